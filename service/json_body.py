@@ -1,0 +1,123 @@
+"""A request body as JSON: strict about what it says, forgiving about broken text inside strings."""
+
+import json
+import math
+import re
+from typing import Any, Never, cast
+
+from service.errors import ApiError
+
+# Deep enough for any tool input seen, far below where recursive code would run out of stack.
+MAX_NESTING = 500
+
+# Escaped backslashes are consumed so that the `\u` after one is not mistaken for an escape.
+_HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
+_LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_SURROGATES = re.compile(rf"(?:\\\\)+|{_HIGH}{_LOW}|(?P<lone>{_HIGH}|{_LOW})")
+
+
+def parse(body: bytes, content_type: str | None) -> dict[str, Any]:
+    """The JSON object in `body`. Raises ApiError 400 that says where the text is wrong.
+
+    Duplicate keys, NaN, infinite numbers and nesting beyond 500 levels are refused. A UTF-8 byte
+    order mark is skipped. An unpaired surrogate escape becomes U+FFFD: it stems from text that
+    some client cut in the middle of a character, and refusing it would refuse the whole history
+    for ever.
+    """
+    _check_content_type(content_type)
+    text = _text_of(body)
+    try:
+        value = json.loads(
+            _without_lone_surrogates(text),
+            object_pairs_hook=_unique,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
+    except json.JSONDecodeError as error:
+        raise ApiError.invalid(
+            f"the request body is not valid JSON: {error.msg}"
+            f" (line {error.lineno}, column {error.colno})"
+        ) from None
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
+        raise ApiError.invalid("the request body holds an integer with too many digits") from None
+    if not isinstance(value, dict):
+        raise ApiError.invalid("the request body must be a JSON object")
+    body_object = cast(dict[str, Any], value)
+    _check_nesting(body_object)
+    return body_object
+
+
+def _check_content_type(content_type: str | None) -> None:
+    media_type, *parameters = (content_type or "").split(";")
+    if media_type.strip().lower() != "application/json":
+        raise ApiError.invalid(
+            "content-type: send the body as JSON with `content-type: application/json`"
+        )
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset" and value.strip(' "').lower() not in ("utf-8", "utf8"):
+            raise ApiError.invalid("content-type: the charset must be utf-8", "unsupported_charset")
+
+
+def _text_of(body: bytes) -> str:
+    if not body.strip():
+        raise ApiError.invalid("the request body is empty; send a JSON object")
+    if not json.detect_encoding(body).startswith("utf-8"):
+        raise ApiError.invalid(
+            "the request body is not UTF-8 (it looks like UTF-16 or UTF-32)", "unsupported_charset"
+        )
+    try:
+        return body.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ApiError.invalid(
+            f"the request body is not valid UTF-8 at byte {error.start}"
+        ) from None
+
+
+def _without_lone_surrogates(text: str) -> str:
+    # The replacement has the width of the escape: line and column of later faults stay right.
+    if "\\ud" not in text and "\\uD" not in text:
+        return text
+    return _SURROGATES.sub(lambda found: r"\ufffd" if found["lone"] else found[0], text)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ApiError.invalid(f"the request body holds the key {key[:100]!r} twice")
+            seen.add(key)
+    return value
+
+
+def _refuse_constant(name: str) -> Never:
+    raise ApiError.invalid(f"the request body holds {name}, which is not a JSON number")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ApiError.invalid(f"the request body holds {digits[:40]}, which is out of range")
+    return number
+
+
+def _check_nesting(value: dict[str, Any]) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_NESTING):
+        level = [
+            child
+            for parent in level
+            for child in (cast(Any, parent).values() if type(parent) is dict else parent)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ApiError:
+    return ApiError.invalid(f"nesting too deep: the limit is {MAX_NESTING} levels")

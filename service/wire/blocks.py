@@ -1,0 +1,214 @@
+"""Content blocks as clients send them.
+
+Text is used; the fields of the other blocks are checked as far as the service will need them.
+"""
+
+from typing import Annotated, Any, Literal
+
+from service.wire.shape import FirstFault, OneOf, Shape, StringOrList, names_of
+
+
+class CacheControl(Shape):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class CacheableShape(Shape):
+    """A shape that may carry a cache breakpoint."""
+
+    cache_control: CacheControl | None = None
+
+
+class TextBlock(CacheableShape):
+    type: Literal["text"]
+    text: str
+    citations: list[dict[str, Any]] | None = None
+
+
+class Base64Source(Shape):
+    type: Literal["base64"]
+    media_type: str
+    data: str
+
+
+class UrlSource(Shape):
+    type: Literal["url"]
+    url: str
+
+
+class FileSource(Shape):
+    type: Literal["file"]
+    file_id: str
+
+
+class ImageBlock(CacheableShape):
+    type: Literal["image"]
+    source: Annotated[Base64Source | UrlSource | FileSource, OneOf()]
+
+
+class PlainTextSource(Shape):
+    type: Literal["text"]
+    media_type: Literal["text/plain"]
+    data: str
+
+
+ContentSourceBlock = Annotated[TextBlock | ImageBlock, OneOf(place="document content")]
+
+
+class ContentSource(Shape):
+    type: Literal["content"]
+    content: Annotated[str | Annotated[list[ContentSourceBlock], FirstFault()], StringOrList()]
+
+
+class DocumentBlock(CacheableShape):
+    type: Literal["document"]
+    source: Annotated[
+        Base64Source | PlainTextSource | ContentSource | UrlSource | FileSource, OneOf()
+    ]
+    title: str | None = None
+    context: str | None = None
+
+
+class SearchResultBlock(CacheableShape):
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: Annotated[list[TextBlock], FirstFault()]
+
+
+class ThinkingBlock(Shape):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
+class RedactedThinkingBlock(Shape):
+    type: Literal["redacted_thinking"]
+    data: str
+
+
+class ToolUseBlock(CacheableShape):
+    """A call, by the client (`tool_use`) or by the first-party service (the others)."""
+
+    type: Literal["tool_use", "server_tool_use", "mcp_tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolReferenceBlock(CacheableShape):
+    type: Literal["tool_reference"]
+    tool_name: str
+
+
+class BrowserStateBlock(CacheableShape):
+    type: Literal["browser_state"]
+    tabs: list[Any]
+
+
+ToolResultContent = Annotated[
+    TextBlock
+    | ImageBlock
+    | SearchResultBlock
+    | DocumentBlock
+    | ToolReferenceBlock
+    | BrowserStateBlock,
+    OneOf(place="a tool result"),
+]
+
+
+class ToolResultBlock(CacheableShape):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: (
+        Annotated[str | Annotated[list[ToolResultContent], FirstFault()], StringOrList()] | None
+    ) = None
+    is_error: bool | None = None
+
+
+class ServerToolResultBlock(CacheableShape):
+    """What a first-party tool answered: opaque to this service."""
+
+    type: Literal[
+        "tool_search_tool_result",
+        "web_search_tool_result",
+        "web_fetch_tool_result",
+        "code_execution_tool_result",
+        "bash_code_execution_tool_result",
+        "text_editor_code_execution_tool_result",
+        "mcp_tool_result",
+        "advisor_tool_result",
+    ]
+    tool_use_id: str
+
+
+class ContainerUploadBlock(CacheableShape):
+    type: Literal["container_upload"]
+    file_id: str
+
+
+class CompactionBlock(CacheableShape):
+    type: Literal["compaction"]
+    content: str | None = None
+
+
+class McpToolListingBlock(Shape):
+    type: Literal["mcp_tool_listing"]
+    mcp_server_name: str
+
+
+class FallbackBlock(Shape):
+    type: Literal["fallback"]
+
+
+class ToolChangeBlock(CacheableShape):
+    type: Literal["tool_addition", "tool_removal"]
+    tool: dict[str, Any]
+
+
+UserBlock = Annotated[
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ToolResultBlock
+    | ContainerUploadBlock
+    | CompactionBlock,
+    OneOf(place="a user message"),
+]
+AssistantBlock = Annotated[
+    TextBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ServerToolResultBlock
+    | ContainerUploadBlock
+    | CompactionBlock
+    | McpToolListingBlock
+    | FallbackBlock,
+    OneOf(place="an assistant message"),
+]
+SystemBlock = Annotated[TextBlock | ToolChangeBlock, OneOf(place="a system message")]
+
+BLOCK_TYPES = frozenset(
+    name
+    for shape in (
+        TextBlock,
+        ImageBlock,
+        DocumentBlock,
+        SearchResultBlock,
+        ThinkingBlock,
+        RedactedThinkingBlock,
+        ToolUseBlock,
+        ToolResultBlock,
+        ToolReferenceBlock,
+        BrowserStateBlock,
+        ServerToolResultBlock,
+        ContainerUploadBlock,
+        CompactionBlock,
+        McpToolListingBlock,
+        FallbackBlock,
+        ToolChangeBlock,
+    )
+    for name in names_of(shape)
+)

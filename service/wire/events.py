@@ -1,0 +1,62 @@
+"""Payloads of the event stream, and their framing.
+
+Order: message_start, then for each block start, deltas, stop, then message_delta and message_stop.
+"""
+
+from typing import Any
+
+import orjson
+
+from service.errors import ApiError
+from service.wire.responses import Message, StopReason, Text, Usage
+
+Event = dict[str, Any]
+
+
+def message_start(id: str, model: str, usage: Usage) -> Event:
+    message = Message(id, model, content=(), stop_reason=None, stop_sequence=None, usage=usage)
+    return {"type": "message_start", "message": message.as_json()}
+
+
+def content_block_start(index: int) -> Event:
+    """Opens a text block; its text arrives in deltas."""
+    return {"type": "content_block_start", "index": index, "content_block": Text("").as_json()}
+
+
+def content_block_delta(index: int, text: str) -> Event:
+    delta = {"type": "text_delta", "text": text}
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def content_block_stop(index: int) -> Event:
+    return {"type": "content_block_stop", "index": index}
+
+
+def message_delta(stop_reason: StopReason, stop_sequence: str | None, usage: Usage) -> Event:
+    """How the answer ended. Clients overwrite all three stop fields, so all are always there."""
+    return {
+        "type": "message_delta",
+        "delta": {
+            "stop_reason": stop_reason,
+            "stop_sequence": stop_sequence,
+            "stop_details": None,
+        },
+        "usage": usage.totals_as_json(),
+    }
+
+
+def message_stop() -> Event:
+    return {"type": "message_stop"}
+
+
+def ping() -> Event:
+    return {"type": "ping"}
+
+
+def error(fault: ApiError, request_id: str | None) -> Event:
+    return fault.envelope(request_id)
+
+
+def encode(event: Event) -> bytes:
+    """The event as it goes over the wire; clients drop events without the `event:` line."""
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
