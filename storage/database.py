@@ -1,0 +1,212 @@
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import anyio
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from storage.errors import StorageError
+from storage.schema import migrate
+
+__all__ = ["Database", "StorageError"]
+
+BUSY_TIMEOUT_MS = 10_000
+READERS = 4
+
+
+class Database:
+    """The SQLite database of one data folder: one writer connection, a few readers.
+
+    SQLite allows one writer at a time. Writers of this process therefore wait on a lock of the
+    event loop, which is fair and costs no thread; other processes wait on SQLite's busy time-out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer = _async_engine(path, begin="BEGIN IMMEDIATE", connections=1)
+        self._readers = _async_engine(path, begin="BEGIN", connections=READERS, query_only=True)
+        self._watcher = _async_engine(path, begin=None, connections=1)
+        self._writing = anyio.Lock()
+        self._watching = anyio.Lock()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, path: Path) -> AsyncGenerator[Self]:
+        """Open the database, made or brought to the newest schema first.
+
+        Raises `StorageError` when it cannot be read or written, is no database, or is newer than
+        this code.
+        """
+        await anyio.to_thread.run_sync(_prepare, path)
+        database = cls(path)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(_to_the_end, database._close)
+            yield database
+
+    @asynccontextmanager
+    async def write(self, durable: bool = False) -> AsyncGenerator[AsyncConnection]:
+        """A transaction that holds SQLite's write lock from its first moment.
+
+        It commits at the end of the block and rolls back when the block raises. `durable` means
+        that the commit survives a power cut (one fsync); any commit survives a crash of the
+        process.
+        """
+        async with self._writing:
+            with _explained(self.path):
+                async with self._writer.connect() as connection:
+                    await _set_synchronous(connection, "FULL" if durable else "NORMAL")
+                    try:
+                        await connection.begin()
+                        yield connection
+                    except BaseException:
+                        await _to_the_end(connection.rollback)
+                        raise
+                    await _to_the_end(connection.commit)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncGenerator[AsyncConnection]:
+        """One unchanging view of the database for the length of the block; it cannot write."""
+        with _explained(self.path):
+            async with self._readers.connect() as connection:
+                yield connection
+
+    async def external_change(self) -> bool:
+        """Whether anything was committed, here or by another process, since last asked.
+
+        It is for one asker; the first answer is True.
+        """
+        async with self._watching:
+            with _explained(self.path):
+                async with self._watcher.connect() as connection:
+                    # The number counts for its own connection only, so it is kept there.
+                    seen = connection.info.get("data_version")
+                    now = (await connection.exec_driver_sql("PRAGMA data_version")).scalar_one()
+                    connection.info["data_version"] = now
+        return now != seen
+
+    async def _close(self) -> None:
+        await self._readers.dispose()
+        await self._writer.dispose()
+        async with self._watcher.connect() as connection:
+            # Another process may hold a long read: shutting down does not wait for it.
+            await connection.exec_driver_sql("PRAGMA busy_timeout = 200")
+            await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        await self._watcher.dispose()
+
+
+def _prepare(path: Path) -> None:
+    engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
+    _configure(engine, begin="BEGIN IMMEDIATE")
+    try:
+        # SQLite would make the file readable for all; its -wal and -shm copy the mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        with _explained(path):
+            migrate(engine, path)
+    except OSError as error:
+        raise StorageError(
+            f"the database {path} could not be opened: {error.strerror}; "
+            "make it readable and writable or use another --data-dir"
+        ) from error
+
+
+def _async_engine(
+    path: Path, *, begin: str | None, connections: int, query_only: bool = False
+) -> AsyncEngine:
+    engine = create_async_engine(
+        URL.create("sqlite+aiosqlite", database=str(path)),
+        pool_size=connections,
+        max_overflow=0,
+    )
+    _configure(engine.sync_engine, begin=begin, query_only=query_only)
+    return engine
+
+
+def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -> None:
+    """Set what every connection needs, and begin transactions as told rather than as Python does.
+
+    Python's sqlite3 begins a deferred transaction before the first write; one that has read
+    before then fails with "database is locked" at once, whatever the busy time-out.
+    """
+
+    def connected(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.execute("PRAGMA synchronous = NORMAL")
+        if query_only:
+            cursor.execute("PRAGMA query_only = ON")
+        cursor.close()
+
+    def begun(connection: Connection) -> None:
+        if begin:
+            connection.exec_driver_sql(begin)
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begun)
+
+
+async def _set_synchronous(connection: AsyncConnection, level: Literal["FULL", "NORMAL"]) -> None:
+    # SQLite ignores the change inside a transaction, so it goes to the driver before the first one.
+    if connection.info.get("synchronous", "NORMAL") == level:
+        return
+    raw = (await connection.get_raw_connection()).driver_connection
+    assert raw is not None
+    await raw.execute(f"PRAGMA synchronous = {level}")
+    connection.info["synchronous"] = level
+
+
+async def _to_the_end(step: Callable[[], Awaitable[None]]) -> None:
+    """Run `step` to its end, however often the caller is cancelled meanwhile.
+
+    A task of its own, because a web server cancels tasks natively, which a shielded scope of
+    anyio does not hold back.
+    """
+    task = asyncio.ensure_future(step())
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        task.result()
+    elif task.exception() is None:
+        raise cancelled
+    else:
+        raise cancelled from task.exception()
+
+
+@contextmanager
+def _explained(path: Path) -> Generator[None]:
+    try:
+        yield
+    except IntegrityError:
+        raise  # a broken constraint is a fault of the caller, not of the data folder
+    except (DBAPIError, PoolTimeout) as error:
+        said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
+        raise StorageError(f"the database {path} {_explanation(said)}") from error
+
+
+def _explanation(said: str) -> str:
+    for sign, explanation in _EXPLANATIONS.items():
+        if sign in said:
+            return explanation
+    return f"could not be used: {said}"
+
+
+_EXPLANATIONS = {
+    "is full": "could not be written: the disk is full; free space or move --data-dir",
+    "not a database": "is not a mererun database; move it away or use another --data-dir",
+    "malformed": "is damaged; move it away or restore a copy",
+    "unable to open": "could not be opened; make its folder readable and writable",
+    "readonly": "is read-only; make it writable or use another --data-dir",
+    "locked": "was held by another process for over "
+    f"{BUSY_TIMEOUT_MS // 1000} s; stop that process and try again",
+}

@@ -1,0 +1,85 @@
+from base64 import b64decode
+from hashlib import sha256
+from typing import Any, cast
+
+# Under these keys a string may be something a person wrote or a model said.
+_CONTENT_KEYS = {
+    "content",
+    "system",
+    "text",
+    "thinking",
+    "input",
+    "partial_json",
+    "stop_sequences",
+    "stop_sequence",
+    "title",
+    "context",
+}
+_STRUCTURE_KEYS = {"type", "role"}
+
+
+def redact(request: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a Messages request without what a record must not keep.
+
+    The base64 data of a source becomes {"sha256", "bytes"}; `metadata.user_id` and the tokens
+    of MCP servers become their SHA-256.
+    """
+    copy = request.copy()
+    # A stack, not recursion: a request may nest deeper than Python does.
+    pending: list[Any] = [copy]
+    while pending:
+        node = pending.pop()
+        for key, child in _children(node):
+            if key == "source" and isinstance(child, dict):
+                child = _without_data(cast(dict[str, Any], child))
+            if isinstance(child, dict | list):
+                node[key] = cast(Any, child).copy()
+                pending.append(node[key])
+            elif key == "authorization_token" and isinstance(child, str):
+                node[key] = _sha256(child.encode(errors="replace"))
+    metadata = copy.get("metadata")
+    if isinstance(metadata, dict) and "user_id" in metadata:
+        user = cast(dict[str, Any], metadata)
+        user["user_id"] = _sha256(str(user["user_id"]).encode(errors="replace"))
+    return copy
+
+
+def shapes(value: Any) -> Any:
+    """A copy of a request, response or event with its content replaced by its shape.
+
+    Each string under a content key becomes {"chars", "sha256"}; structure, types, roles and
+    numbers stay. Token ids are numbers: whoever keeps no content leaves them out.
+    """
+    root = [value]
+    pending: list[tuple[Any, bool, bool]] = [(root, False, False)]
+    while pending:
+        node, is_content, is_input = pending.pop()
+        for key, child in _children(node):
+            content = is_content or key in _CONTENT_KEYS
+            if isinstance(child, dict | list):
+                node[key] = cast(Any, child).copy()
+                # The input of a tool has keys of its own making: "type" means nothing there.
+                pending.append((node[key], content, is_input or key == "input"))
+            elif isinstance(child, str) and content and (is_input or key not in _STRUCTURE_KEYS):
+                data = child.encode(errors="replace")
+                node[key] = {"chars": len(child), "sha256": _sha256(data)}
+    return root[0]
+
+
+def _children(node: Any) -> list[tuple[Any, Any]]:
+    return list(cast(Any, node.items() if isinstance(node, dict) else enumerate(node)))
+
+
+def _without_data(source: dict[str, Any]) -> dict[str, Any]:
+    data = source.get("data")
+    if source.get("type") != "base64" or not isinstance(data, str):
+        return source
+    try:
+        content = b64decode(data)
+    except ValueError:
+        content = data.encode(errors="replace")
+    return source | {"data": {"sha256": _sha256(content), "bytes": len(content)}}
+
+
+def _sha256(data: bytes) -> str:
+    return sha256(data).hexdigest()

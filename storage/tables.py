@@ -1,0 +1,69 @@
+"""Columns of the tables, for building statements.
+
+The constraints, indexes and triggers live in `migrations/versions`; a test compares the two.
+Times are unix seconds (UTC) as REAL.
+"""
+
+from sqlalchemy import Boolean, Column, Double, Integer, MetaData, Table, Text
+
+metadata = MetaData()
+
+jobs = Table(
+    "jobs",
+    metadata,
+    # Arrival order. Wall clocks jump; this does not.
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("message_id", Text, nullable=False),
+    Column("request_id", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("streaming", Boolean, nullable=False),
+    Column("api_key", Text),
+    Column("record", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    Column("owner", Text),
+    Column("lease_expires_at", Double),
+    Column("attempt", Integer, nullable=False),
+    Column("engine", Text),
+    Column("engine_deaths", Integer, nullable=False),
+    Column("cancel_requested_at", Double),
+    Column("cancel_reason", Text),
+    Column("stop_reason", Text),
+    Column("error_type", Text),
+    Column("error_message", Text),
+    Column("input_tokens", Integer, nullable=False),
+    Column("max_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer),
+)
+
+job_history = Table(
+    "job_history",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("job_id", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("from_state", Text),
+    Column("to_state", Text, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("owner", Text),
+)
+
+telemetry = Table(
+    "telemetry",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    Column("queue_seconds", Double, nullable=False),
+    Column("load_seconds", Double, nullable=False),
+    Column("prefill_seconds", Double, nullable=False),
+    Column("decode_seconds", Double, nullable=False),
+    Column("engine_seconds", Double, nullable=False),
+    Column("input_tokens", Integer, nullable=False),
+    Column("output_tokens", Integer, nullable=False),
+    Column("prefilled_tokens", Integer, nullable=False),
+    Column("peak_memory_bytes", Integer),
+    Column("first_token_seconds", Double),
+    Column("longest_step_seconds", Double),
+)

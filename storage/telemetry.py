@@ -1,0 +1,42 @@
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from storage.database import Database
+from storage.tables import telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """Where the time of one job went; None where it was not measured or did not come to be."""
+
+    queue_seconds: float
+    load_seconds: float
+    prefill_seconds: float
+    decode_seconds: float
+    # From the engine's acceptance of the job to its last word.
+    engine_seconds: float
+    input_tokens: int
+    output_tokens: int
+    # Input tokens computed rather than taken from the prefix cache.
+    prefilled_tokens: int
+    peak_memory_bytes: int | None
+    # From the job's arrival to its first token.
+    first_token_seconds: float | None
+    longest_step_seconds: float | None
+
+
+async def insert_telemetry(connection: AsyncConnection, job_id: str, measured: Telemetry) -> None:
+    """Add a job's row, in the transaction that ends the job."""
+    await connection.execute(insert(telemetry).values(job_id=job_id, **asdict(measured)))
+
+
+async def telemetry_of(db: Database, job_id: str) -> Telemetry | None:
+    """A finished job's telemetry; None for a job that is unknown or was never measured."""
+    async with db.read() as connection:
+        found = await connection.execute(select(telemetry).where(telemetry.c.job_id == job_id))
+        row = found.mappings().one_or_none()
+    if row is None:
+        return None
+    return Telemetry(**{name: row[name] for name in Telemetry.__dataclass_fields__})
