@@ -98,15 +98,23 @@ class Checkpoint:
 
 def resolve(name_or_path: str, models_dir: Path) -> Checkpoint:
     """The installed model of that name (`org/name` too), or the model in that folder."""
-    installed_path = models_dir / folder_name(name_or_path)
-    if installed_path.exists():
-        return inspect(installed_path)
     path = Path(name_or_path).expanduser()
-    if path.is_dir():
+    if models_dir / folder_name(name_or_path) not in installed_paths(models_dir) and os.path.isdir(
+        path
+    ):
         return inspect(path)
-    raise CheckpointError(
-        f"{name_or_path} is not installed: run `mererun models pull {name_or_path}`"
-    )
+    return inspect(installed_path(name_or_path, models_dir))
+
+
+def installed_path(name: str, models_dir: Path) -> Path:
+    """Where the model of that name is installed, usable or not."""
+    path = models_dir / folder_name(name)
+    if path not in installed_paths(models_dir):
+        raise CheckpointError(
+            f"{name} is not installed: run `mererun models pull {name}`, "
+            "or see `mererun models list`"
+        )
+    return path
 
 
 def folder_name(name: str) -> str:
@@ -127,9 +135,15 @@ def installed(models_dir: Path) -> list[Checkpoint]:
 
 def installed_paths(models_dir: Path) -> list[Path]:
     """What lies in the models folder, by name; hidden names are pulls that did not finish."""
-    if not models_dir.is_dir():
+    try:
+        return sorted(path for path in models_dir.iterdir() if not path.name.startswith("."))
+    except FileNotFoundError:
         return []
-    return sorted(path for path in models_dir.iterdir() if not path.name.startswith("."))
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {models_dir}: {error.strerror}; check its rights or choose another "
+            "--data-dir"
+        ) from error
 
 
 def inspect(path: Path, *, id: str | None = None) -> Checkpoint:
@@ -137,7 +151,7 @@ def inspect(path: Path, *, id: str | None = None) -> Checkpoint:
 
     Raises `CheckpointError` that names the missing or broken file.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise CheckpointError(f"{path} is not a folder: give the folder that holds config.json")
     id = id or Path(os.path.abspath(path)).name
     config = _read_json(path / "config.json")
@@ -171,12 +185,16 @@ def _read_json(file: Path, *, optional: bool = False) -> dict[str, Any]:
             "folder; pull or copy it again"
         ) from None
     except OSError as error:
-        raise CheckpointError(f"cannot read {file}: {error.strerror}; check its rights") from error
+        raise _unreadable(file, error) from error
     except orjson.JSONDecodeError as error:
         raise CheckpointError(f"{file} is not valid JSON: pull or copy it again") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{file} does not hold a JSON object: pull or copy it again")
     return cast(dict[str, Any], content)
+
+
+def _unreadable(file: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"cannot read {file}: {error.strerror}; check its rights")
 
 
 def _positive(config: dict[str, Any], key: str, path: Path) -> int:
@@ -233,6 +251,8 @@ def _weight_files(path: Path) -> list[Path]:
             check_complete(file)
         except BrokenFile as error:
             raise CheckpointError(f"{file} {error}: pull or copy it again") from error
+        except OSError as error:
+            raise _unreadable(file, error) from error
     return files
 
 

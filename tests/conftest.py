@@ -1,0 +1,36 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from models.catalog import DEFAULT_MODEL
+from models.safetensors_file import write_float32
+from models.sources import pull
+
+TEST_DATA = Path(__file__).parents[1] / "build" / "test-data"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """The folder of the real default model, installed once and kept between runs."""
+    return pull(DEFAULT_MODEL, TEST_DATA / "models").path
+
+
+@pytest.fixture
+def model_folder(tmp_path: Path) -> Path:
+    """A folder that has all the files of a model, and no weights in them."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    config = {
+        "model_type": "llama",
+        "vocab_size": 300,
+        "max_position_embeddings": 128,
+        "eos_token_id": 1,
+    }
+    end = {"id": 2, "content": "<|im_end|>"}
+    template = {"chat_template": "{{ messages }}", "eos_token": "<|im_end|>"}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": [end]}))
+    (folder / "tokenizer_config.json").write_text(json.dumps(template))
+    write_float32(folder / "model.safetensors", {}, [])
+    return folder
