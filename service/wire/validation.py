@@ -71,7 +71,7 @@ def _union_fault(path: _Path, value: Any, union: dict[str, Any]) -> tuple[_Path,
     name = fields[key]
     if isinstance(name, str) and union["place"]:
         if name in BLOCK_TYPES:
-            return path, f"a '{name}' block does not belong in {union['place']}"
+            return path, f"'{name}' blocks do not belong in {union['place']}"
         return path, f"unknown block type '{_shortened(name)}'"
     return path, f"Input should be {_alternatives(union['names'].split())}"
 

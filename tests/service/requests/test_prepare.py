@@ -1,0 +1,389 @@
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.errors import ApiError
+from service.json_body import parse
+from service.requests.prepare import Prepared, conversation_of
+from service.wire.requests import BaseRequest, CountTokensRequest, MessagesRequest
+from service.wire.validation import validate
+
+EPHEMERAL = {"type": "ephemeral"}
+
+
+def text(value: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": value, **fields}
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def assistant(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def system(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"role": "system", "content": content, **fields}
+
+
+def prepared(kind: type[BaseRequest] = MessagesRequest, **fields: Any) -> Prepared:
+    body = {"model": "m", "max_tokens": 2000, "messages": [user("hi")], **fields}
+    return conversation_of(validate(body, kind), model="tiny")
+
+
+def turns(*messages: dict[str, Any], **fields: Any) -> list[tuple[str, str]]:
+    conversation = prepared(messages=list(messages), **fields).conversation
+    return [(turn.role, turn.text) for turn in conversation.turns]
+
+
+def refusal(kind: type[BaseRequest] = MessagesRequest, **fields: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        prepared(kind, **fields)
+    assert (caught.value.status, caught.value.type) == (400, "invalid_request_error")
+    return caught.value
+
+
+def test_strings_and_text_blocks_give_the_same_turns() -> None:
+    assert turns(user("hi"), assistant("yes?"), user("go"), system="be brief") == [
+        ("system", "be brief"),
+        ("user", "hi"),
+        ("assistant", "yes?"),
+        ("user", "go"),
+    ]
+    assert turns(
+        user([text("hi", cache_control=EPHEMERAL)]),
+        assistant([text("yes?", citations=None)]),
+        user([text("go")]),
+        system=[text("be brief")],
+    ) == turns(user("hi"), assistant("yes?"), user("go"), system="be brief")
+
+
+def test_text_blocks_of_one_turn_become_paragraphs() -> None:
+    assert turns(user([text("a"), text("b")]), system=[text("x"), text("y")]) == [
+        ("system", "x\n\ny"),
+        ("user", "a\n\nb"),
+    ]
+
+
+def test_neighbouring_turns_of_one_role_are_merged() -> None:
+    assert turns(user("a"), user([text("b")]), assistant("c"), assistant("d"), user("e")) == [
+        ("user", "a\n\nb"),
+        ("assistant", "c\n\nd"),
+        ("user", "e"),
+    ]
+
+
+def test_a_late_system_message_keeps_its_place() -> None:
+    late = system([text("Agent kinds: explore, plan.", cache_control=EPHEMERAL)])
+    assert turns(user("Open notes.txt"), late, system=[text("You are a helper.")]) == [
+        ("system", "You are a helper."),
+        ("user", "Open notes.txt"),
+        ("system", "Agent kinds: explore, plan."),
+    ]
+
+
+def test_system_messages_next_to_each_other_are_merged_with_the_system_field() -> None:
+    assert turns(system("b"), system([text("c")]), user("hi"), system="a") == [
+        ("system", "a\n\nb\n\nc"),
+        ("user", "hi"),
+    ]
+
+
+@pytest.mark.parametrize("empty", [[], "", [text("")], None])
+def test_a_system_message_that_says_nothing_disappears(empty: Any) -> None:
+    nothing = system(empty, output_config={"effort": "medium"})
+    assert turns(user("a"), nothing, user("b"), system="") == [("user", "a\n\nb")]
+
+
+def test_a_system_message_may_lack_content() -> None:
+    silent = {"role": "system", "output_config": {"effort": "medium"}}
+    assert turns(user("a"), silent) == [("user", "a")]
+
+
+@pytest.mark.parametrize("only", [[system("x")], [system("")], [system("x"), system([])]])
+def test_a_conversation_of_system_text_alone_is_refused(only: list[Any]) -> None:
+    message = refusal(messages=only, system="s").message
+    assert message == "messages: at least one user or assistant message is required"
+
+
+@pytest.mark.parametrize("kind", [MessagesRequest, CountTokensRequest])
+@pytest.mark.parametrize("empty", ["", [], [text("")], [text("", cache_control=EPHEMERAL)]])
+def test_a_user_message_without_text_is_refused_with_its_path(
+    empty: Any, kind: type[BaseRequest]
+) -> None:
+    message = refusal(kind, messages=[user("a"), assistant("b"), user(empty)]).message
+    assert message == "messages.2.content: user messages must hold some text"
+
+
+def test_whitespace_is_text() -> None:
+    assert turns(user("   \n")) == [("user", "   \n")]
+
+
+def test_empty_text_blocks_beside_others_are_dropped() -> None:
+    beside = [text(""), text("a"), text("", cache_control=EPHEMERAL), text("b")]
+    assert turns(user(beside), assistant(beside)) == [
+        ("user", "a\n\nb"),
+        ("assistant", "a\n\nb"),
+    ]
+
+
+@pytest.mark.parametrize("empty", ["", [], [text("")]])
+def test_an_empty_assistant_message_is_an_empty_turn(empty: Any) -> None:
+    assert turns(user("a"), assistant(empty), user("b")) == [
+        ("user", "a"),
+        ("assistant", ""),
+        ("user", "b"),
+    ]
+    assert turns(user("a"), assistant(empty), assistant("b")) == [("user", "a"), ("assistant", "b")]
+
+
+def test_a_last_assistant_message_is_a_prefill() -> None:
+    assert prepared(messages=[user("a"), assistant("{")]).conversation.prefills
+
+
+def test_thinking_of_earlier_answers_is_dropped() -> None:
+    thought = [
+        {"type": "thinking", "thinking": "hm", "signature": ""},
+        {"type": "redacted_thinking", "data": "AAAA"},
+    ]
+    assert turns(user("a"), assistant([*thought, text("b")]), user("c"), assistant(thought)) == [
+        ("user", "a"),
+        ("assistant", "b"),
+        ("user", "c"),
+        ("assistant", ""),
+    ]
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
+DOCUMENT = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
+SEARCH_RESULT = {"type": "search_result", "source": "s", "title": "t", "content": [text("x")]}
+TOOL_RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": ""}
+TOOL_USE = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
+SERVER_TOOL_USE = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
+SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+
+
+@pytest.mark.parametrize("kind", [MessagesRequest, CountTokensRequest])
+@pytest.mark.parametrize(
+    ("message", "block"),
+    [
+        (user, IMAGE),
+        (user, DOCUMENT),
+        (user, SEARCH_RESULT),
+        (user, TOOL_RESULT),
+        (user, {"type": "container_upload", "file_id": "f"}),
+        (user, {"type": "compaction", "content": "summary"}),
+        (assistant, TOOL_USE),
+        (assistant, SERVER_TOOL_USE),
+        (assistant, SERVER_RESULT),
+        (assistant, {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}),
+        (system, {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "n"}}),
+    ],
+)
+def test_other_blocks_are_refused_by_type_and_path(
+    message: Any, block: dict[str, Any], kind: type[BaseRequest]
+) -> None:
+    fault = refusal(kind, messages=[user("a"), message([text("x"), block])])
+    assert fault.message == (
+        f"messages.1.content.1: {block['type']} blocks are not supported by tiny yet;"
+        " send their content as text"
+    )
+
+
+@pytest.mark.parametrize("kind", [MessagesRequest, CountTokensRequest])
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"tools": [{"name": "Read", "input_schema": {"type": "object"}}]},
+            "tools: tool use is not supported by tiny yet; send the request without tools",
+        ),
+        (
+            {"tool_choice": {"type": "any"}},
+            "tool_choice: tool use is not supported by tiny yet; use 'auto' or 'none'",
+        ),
+        (
+            {"tool_choice": {"type": "tool", "name": "Read"}},
+            "tool_choice: tool use is not supported by tiny yet; use 'auto' or 'none'",
+        ),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+            "thinking.type: 'enabled' is not supported by tiny; use 'adaptive' or 'disabled'",
+        ),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+            "output_config.format: structured output is not supported by tiny yet;"
+            " describe the format in the prompt",
+        ),
+        (
+            {"container": "c"},
+            "container: code execution is not supported; send the request without container",
+        ),
+        (
+            {"mcp_servers": [{"type": "url", "url": "u", "name": "n"}]},
+            "mcp_servers: calling MCP servers is not supported; connect them in the client",
+        ),
+        (
+            {
+                "context_management": {
+                    "edits": [{"type": "clear_thinking_20251015"}, {"type": "compact_20260112"}]
+                }
+            },
+            "context_management.edits.1.type: 'compact_20260112' is not supported yet;"
+            " compact the history in the client",
+        ),
+        (
+            {"messages": [user("a"), system("b", clear_at="next_user_message")]},
+            "messages.1.clear_at: 'next_user_message' is not supported; leave the message out of"
+            " later requests instead",
+        ),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(
+    fields: dict[str, Any], message: str, kind: type[BaseRequest]
+) -> None:
+    assert refusal(kind, **fields).message == message
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue"}, False])
+def test_a_thread_is_refused_with_its_code_before_anything_else(thread: Any) -> None:
+    fault = refusal(thread=thread, messages=[user([TOOL_RESULT])], tools=[{"name": "Read"}])
+    assert fault.code == "thread_unsupported_request"
+
+
+def test_compaction_is_refused_for_answers_and_ignored_for_counts() -> None:
+    compaction = {"type": "summarize"}
+    assert refusal(compaction=compaction).message.startswith("compaction: ")
+    assert prepared(CountTokensRequest, compaction=compaction).ignored == ("compaction",)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": []},
+        {"mcp_servers": []},
+        {"tool_choice": {"type": "auto"}},
+        {"tool_choice": {"type": "none"}},
+        {"thinking": {"type": "adaptive", "display": "updates"}},
+        {"thinking": {"type": "disabled"}},
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        {"metadata": {"user_id": '{"device_id":"d0"}'}},
+        {"service_tier": "auto", "inference_geo": "eu", "cache_control": EPHEMERAL},
+        {"billing_policy": {"type": "billing_policy"}, "fallback_credit_token": "x"},
+        {"speed": "standard", "diagnostics": None},
+        {"temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 1, "stop_sequences": ["x"]},
+    ],
+)
+def test_harmless_fields_are_accepted_without_a_word(fields: dict[str, Any]) -> None:
+    assert prepared(**fields) == prepared()
+
+
+def test_a_request_of_a_newer_client_is_accepted_and_what_it_loses_is_named() -> None:
+    accepted = prepared(
+        stream=True,
+        thinking={"type": "adaptive", "display": "omitted"},
+        output_config={"effort": "high", "task_budget": {"type": "tokens", "total": 5}},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        metadata={"user_id": '{"device_id":"d0","account_uuid":"","session_id":"s0"}'},
+        speed="fast",
+        fallbacks=[],
+        diagnostics={"x": 1},
+        messages=[user("hi"), system("x", output_config={"effort": "low"})],
+    )
+    assert accepted.ignored == (
+        "output_config.effort",
+        "output_config.task_budget",
+        "speed",
+        "messages.output_config",
+        "fallbacks",
+        "diagnostics",
+    )
+
+
+def test_names_of_ignored_fields_are_safe_in_a_header() -> None:
+    assert prepared(**{"a\r\nset-cookie: x": 1, "é" * 100: 2}).ignored == (
+        "a??set-cookie??x",
+        "?" * 64,
+    )
+
+
+def test_counting_does_not_mention_what_only_answers_need() -> None:
+    assert prepared(CountTokensRequest, max_tokens=5, stream=True).ignored == ()
+
+
+def test_counting_and_answering_see_the_same_conversation() -> None:
+    messages = [user("a"), system("b"), assistant([text("c"), text("")]), user([text("d")])]
+    assert prepared(messages=messages) == prepared(CountTokensRequest, messages=messages)
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5)
+    | st.sampled_from(["text", "user", "system", "assistant", "thinking", "ephemeral", "auto"]),
+    lambda children: (
+        st.lists(children, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "text", "role", "content", "source", "ttl", "edits", "x"]),
+            children,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+bodies = st.dictionaries(st.sampled_from([*MessagesRequest.model_fields, "x"]), json_values)
+
+
+def check_answer_or_refusal(body: Any, kind: type[BaseRequest]) -> None:
+    refused: list[str] = []
+    roles: list[str] = []
+    try:
+        request = validate(parse(json.dumps(body).encode(), "application/json"), kind)
+        roles += [turn.role for turn in conversation_of(request, model="tiny").conversation.turns]
+    except ApiError as error:
+        refused.append(error.message)
+    assert all(first != second for first, second in pairwise(roles))
+    for word in ("pydantic", "validator", "#", "Traceback", "instance of"):
+        assert all(word not in message for message in refused)
+
+
+@settings(deadline=None)
+@given(json_values | bodies, st.sampled_from([MessagesRequest, CountTokensRequest]))
+def test_any_json_body_is_answered_or_refused(body: Any, kind: type[BaseRequest]) -> None:
+    check_answer_or_refusal(body, kind)
+
+
+@settings(deadline=None)
+@given(st.sampled_from(list(MessagesRequest.model_fields)), json_values)
+def test_any_value_in_any_field_is_answered_or_refused(field: str, value: Any) -> None:
+    body = {"model": "m", "max_tokens": 16, "messages": [user("hi")], field: value}
+    check_answer_or_refusal(body, MessagesRequest)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "role": st.sampled_from(["user", "assistant", "system"]),
+                "content": st.text(max_size=3)
+                | st.lists(
+                    json_values
+                    | st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=3)}),
+                    max_size=3,
+                ),
+            }
+        ),
+        max_size=5,
+    )
+)
+def test_any_history_is_answered_or_refused(messages: list[Any]) -> None:
+    check_answer_or_refusal({"model": "m", "max_tokens": 16, "messages": messages}, MessagesRequest)
