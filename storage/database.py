@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 import anyio
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -64,10 +65,10 @@ class Database:
                     try:
                         await connection.begin()
                         yield connection
+                        await _to_the_end(connection.commit)
                     except BaseException:
                         await _to_the_end(connection.rollback)
                         raise
-                    await _to_the_end(connection.commit)
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
@@ -121,6 +122,8 @@ def _async_engine(
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(path)),
         pool_size=connections,
+        # `write` and `read` end their transactions themselves.
+        pool_reset_on_return=None,
         max_overflow=0,
     )
     _configure(engine.sync_engine, begin=begin, query_only=query_only)
@@ -145,11 +148,17 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
         cursor.close()
 
     def begun(connection: Connection) -> None:
-        if begin:
+        assert begin is not None
+        dbapi = connection.connection.dbapi_connection
+        if isinstance(dbapi, AsyncAdapt_aiosqlite_connection):
+            # One hop to the connection's thread, where a statement of SQLAlchemy takes four.
+            dbapi.run_async(lambda driver: driver.execute(begin))
+        else:
             connection.exec_driver_sql(begin)
 
     event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begun)
+    if begin is not None:
+        event.listen(engine, "begin", begun)
 
 
 async def _set_synchronous(connection: AsyncConnection, level: Literal["FULL", "NORMAL"]) -> None:

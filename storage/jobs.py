@@ -3,7 +3,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import ColumnElement, RowMapping, func, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    RowMapping,
+    Update,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
 from storage.database import Database
 from storage.job import Job, NewJob, Transition
@@ -18,6 +28,41 @@ QUEUED: ColumnElement[bool] = literal_column("jobs.state = 'queued'")
 RUNNING: ColumnElement[bool] = literal_column("jobs.state = 'running'")
 OPEN: ColumnElement[bool] = literal_column("jobs.state IN ('queued', 'running')")
 
+# The statements of a job's way are built once: building one costs as much as running it. What an
+# UPDATE sets are the columns among its parameters.
+INSERT = insert(jobs).returning(*jobs.c)
+OTHER = jobs.alias("other")
+CLAIM = (
+    update(jobs)
+    .where(
+        jobs.c.seq
+        == select(jobs.c.seq)
+        .where(QUEUED, jobs.c.cancel_requested_at.is_(None))
+        .order_by(jobs.c.seq)
+        .limit(1)
+        .scalar_subquery(),
+        ~select(OTHER.c.seq)
+        .where(literal_column("other.state = 'running'"), OTHER.c.engine == bindparam("for_engine"))
+        .exists(),
+    )
+    .values(attempt=jobs.c.attempt + 1)
+    .returning(*jobs.c)
+)
+UPDATE_HELD = update(jobs).where(
+    jobs.c.id == bindparam("job_id"),
+    jobs.c.owner == bindparam("holder"),
+    jobs.c.attempt == bindparam("held_attempt"),
+    RUNNING,
+)
+END_HELD = UPDATE_HELD.values(
+    engine_deaths=jobs.c.engine_deaths + bindparam("deaths"), lease_expires_at=None
+)
+END_QUEUED = update(jobs).where(jobs.c.id == bindparam("job_id"), QUEUED)
+REQUEST_CANCEL = update(jobs).where(
+    jobs.c.id == bindparam("job_id"), OPEN, jobs.c.cancel_requested_at.is_(None)
+)
+GET = select(jobs).where(jobs.c.id == bindparam("job_id"))
+
 
 class Jobs:
     """The only place that reads and writes job rows.
@@ -31,11 +76,9 @@ class Jobs:
 
     async def insert(self, new: NewJob) -> Job:
         """Add a job to the end of the queue; it survives a power cut once this returns."""
-        statement = insert(jobs).values(
-            **asdict(new), state=JobState.QUEUED, attempt=0, engine_deaths=0
-        )
+        values = asdict(new) | {"state": JobState.QUEUED, "attempt": 0, "engine_deaths": 0}
         async with self._db.write(durable=True) as connection:
-            return _job((await connection.execute(statement.returning(*jobs.c))).mappings().one())
+            return _job((await connection.execute(INSERT, values)).mappings().one())
 
     async def claim(self, owner: str, engine: str, lease_seconds: float) -> Job | None:
         """Take the oldest queued job that nobody asked to cancel, and hold it for `engine`.
@@ -43,38 +86,22 @@ class Jobs:
         None when there is no such job or `engine` runs one already.
         """
         now = time.time()
-        oldest = (
-            select(jobs.c.seq)
-            .where(QUEUED, jobs.c.cancel_requested_at.is_(None))
-            .order_by(jobs.c.seq)
-            .limit(1)
-        )
-        other = jobs.alias("other")
-        busy = (
-            select(other.c.seq)
-            .where(literal_column("other.state = 'running'"), other.c.engine == engine)
-            .exists()
-        )
-        statement = (
-            update(jobs)
-            .where(jobs.c.seq == oldest.scalar_subquery(), ~busy)
-            .values(
-                state=JobState.RUNNING,
-                owner=owner,
-                engine=engine,
-                started_at=now,
-                lease_expires_at=now + lease_seconds,
-                attempt=jobs.c.attempt + 1,
-            )
-        )
-        return await self._change(statement)
+        values = {
+            "state": JobState.RUNNING,
+            "owner": owner,
+            "engine": engine,
+            "for_engine": engine,
+            "started_at": now,
+            "lease_expires_at": now + lease_seconds,
+        }
+        async with self._db.write() as connection:
+            row = (await connection.execute(CLAIM, values)).mappings().one_or_none()
+        return _job(row) if row else None
 
     async def beat(self, job: Job, lease_seconds: float) -> bool:
         """Hold a claimed job for `lease_seconds` from now; False when the lease was lost."""
-        statement = (
-            update(jobs).where(*_held_as(job)).values(lease_expires_at=time.time() + lease_seconds)
-        )
-        return await self._change(statement) is not None
+        values = _held_as(job) | {"lease_expires_at": time.time() + lease_seconds}
+        return await self._changes(UPDATE_HELD, values)
 
     async def finish(
         self,
@@ -99,6 +126,7 @@ class Jobs:
             error_type=error_type,
             error_message=error_message,
             output_tokens=output_tokens,
+            deaths=0,
         )
 
     async def release(
@@ -125,7 +153,7 @@ class Jobs:
             error_type=error_type,
             error_message=error_message,
             output_tokens=output_tokens,
-            engine_deaths=jobs.c.engine_deaths + int(engine_died),
+            deaths=int(engine_died),
         )
 
     async def request_cancel(self, id: str, reason: str) -> Job | None:
@@ -133,12 +161,9 @@ class Jobs:
 
         Returns the job as it is now, whatever its state; None for an unknown id.
         """
-        statement = (
-            update(jobs)
-            .where(jobs.c.id == id, OPEN, jobs.c.cancel_requested_at.is_(None))
-            .values(cancel_requested_at=time.time(), cancel_reason=reason)
-        )
-        return await self._change(statement) or await self.get(id)
+        values = {"job_id": id, "cancel_requested_at": time.time(), "cancel_reason": reason}
+        await self._changes(REQUEST_CANCEL, values)
+        return await self.get(id)
 
     async def cancel_queued(self, id: str) -> bool:
         """Cancel a job that has not been claimed; False when it is not queued."""
@@ -156,8 +181,9 @@ class Jobs:
 
     async def get(self, id: str) -> Job | None:
         """The job, or None for an unknown id."""
-        found = await self._select(jobs.c.id == id)
-        return found[0] if found else None
+        async with self._db.read() as connection:
+            row = (await connection.execute(GET, {"job_id": id})).mappings().one_or_none()
+        return _job(row) if row else None
 
     async def queued(self) -> list[Job]:
         """Every queued job, the next one first."""
@@ -212,29 +238,21 @@ class Jobs:
         async with self._db.read() as connection:
             return [_job(row) for row in (await connection.execute(statement)).mappings()]
 
-    async def _change(self, statement: Any) -> Job | None:
+    async def _changes(self, statement: Update, values: dict[str, Any]) -> bool:
         async with self._db.write() as connection:
-            row = (await connection.execute(statement.returning(*jobs.c))).mappings().one_or_none()
-        return _job(row) if row else None
+            return (await connection.execute(statement, values)).rowcount > 0
 
-    async def _end(self, job: Job, telemetry: Telemetry | None, **values: object) -> bool:
-        statement = (
-            update(jobs)
-            .where(*_held_as(job))
-            .values(finished_at=time.time(), lease_expires_at=None, **values)
-        )
+    async def _end(self, job: Job, telemetry: Telemetry | None, **values: Any) -> bool:
+        values |= _held_as(job) | {"finished_at": time.time()}
         async with self._db.write() as connection:
-            if (await connection.execute(statement)).rowcount == 0:
+            if (await connection.execute(END_HELD, values)).rowcount == 0:
                 return False
             if telemetry is not None:
                 await insert_telemetry(connection, job.id, telemetry)
         return True
 
-    async def _end_queued(self, id: str, **values: object) -> bool:
-        statement = (
-            update(jobs).where(jobs.c.id == id, QUEUED).values(finished_at=time.time(), **values)
-        )
-        return await self._change(statement) is not None
+    async def _end_queued(self, id: str, **values: Any) -> bool:
+        return await self._changes(END_QUEUED, {"job_id": id, "finished_at": time.time(), **values})
 
     # Last in the class: below it, `list` is this method.
     async def list(
@@ -269,13 +287,8 @@ class Jobs:
             return [_job(row) for row in (await connection.execute(statement)).mappings()]
 
 
-def _held_as(job: Job) -> tuple[ColumnElement[bool], ...]:
-    return (
-        jobs.c.id == job.id,
-        jobs.c.owner == job.owner,
-        jobs.c.attempt == job.attempt,
-        RUNNING,
-    )
+def _held_as(job: Job) -> dict[str, Any]:
+    return {"job_id": job.id, "holder": job.owner, "held_attempt": job.attempt}
 
 
 def _job(row: RowMapping) -> Job:

@@ -6,6 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from storage.database import Database
 from storage.tables import telemetry
 
+INSERT = insert(telemetry)
+
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
@@ -29,7 +31,7 @@ class Telemetry:
 
 async def insert_telemetry(connection: AsyncConnection, job_id: str, measured: Telemetry) -> None:
     """Add a job's row, in the transaction that ends the job."""
-    await connection.execute(insert(telemetry).values(job_id=job_id, **asdict(measured)))
+    await connection.execute(INSERT, {"job_id": job_id, **asdict(measured)})
 
 
 async def telemetry_of(db: Database, job_id: str) -> Telemetry | None:
