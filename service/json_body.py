@@ -10,10 +10,12 @@ from service.errors import ApiError
 # Deep enough for any tool input seen, far below where recursive code would run out of stack.
 MAX_NESTING = 500
 
-# Escaped backslashes are consumed so that the `\u` after one is not mistaken for an escape.
+# A `\u` is an escape only after an even number of backslashes.
 _HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-_SURROGATES = re.compile(rf"(?:\\\\)+|{_HIGH}{_LOW}|(?P<lone>{_HIGH}|{_LOW})")
+_SURROGATES = re.compile(
+    rf"(?<!\\)(?P<before>(?:\\\\)*+)(?:{_HIGH}{_LOW}|(?P<lone>{_HIGH}|{_LOW}))"
+)
 
 
 def parse(body: bytes, content_type: str | None) -> dict[str, Any]:
@@ -80,7 +82,9 @@ def _without_lone_surrogates(text: str) -> str:
     # The replacement has the width of the escape: line and column of later faults stay right.
     if "\\ud" not in text and "\\uD" not in text:
         return text
-    return _SURROGATES.sub(lambda found: r"\ufffd" if found["lone"] else found[0], text)
+    return _SURROGATES.sub(
+        lambda found: found["before"] + r"\ufffd" if found["lone"] else found[0], text
+    )
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from models.conversation import Conversation, Role, Turn
 from service.errors import ApiError
@@ -28,12 +29,15 @@ _DROPPED = ("thinking", "redacted_thinking")
 # Unknown to the shapes, and without any bearing on the answer.
 _BILLING_FIELDS = frozenset({"fallback_credit_token", "billing_policy"})
 
+# Keeps a header of these names short, whatever a request brings.
+_MAX_IGNORED = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A conversation, and the names of the request's fields that had no effect on it.
 
-    The names are safe to put into a header.
+    The names, 20 at most, are safe to put into a header.
     """
 
     conversation: Conversation
@@ -49,7 +53,7 @@ def conversation_of(request: BaseRequest, *, model: str) -> Prepared:
     turns = _merged(_turns_of(request, model))
     if all(turn.role == "system" for turn in turns):
         raise ApiError.invalid("messages: at least one user or assistant message is required")
-    return Prepared(Conversation(turns), tuple(_ignored(request)))
+    return Prepared(Conversation(turns), tuple(islice(_ignored(request), _MAX_IGNORED)))
 
 
 def _turns_of(request: BaseRequest, model: str) -> Iterator[Turn]:

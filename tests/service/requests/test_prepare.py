@@ -313,6 +313,10 @@ def test_names_of_ignored_fields_are_safe_in_a_header() -> None:
     )
 
 
+def test_only_some_of_many_ignored_fields_are_named() -> None:
+    assert len(prepared(**{f"x{n}": n for n in range(1000)}).ignored) == 20
+
+
 def test_counting_does_not_mention_what_only_answers_need() -> None:
     assert prepared(CountTokensRequest, max_tokens=5, stream=True).ignored == ()
 

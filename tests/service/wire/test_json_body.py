@@ -1,8 +1,9 @@
 import json
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from service.errors import ApiError
@@ -139,6 +140,18 @@ def test_surrogate_escapes_join_or_become_the_replacement_character(
 ) -> None:
     body = f'{{"a": ["{escaped}"], "k{escaped}": {{"deep {escaped}": 1}}}}'.encode()
     assert parse(body, JSON) == {"a": [text], f"k{text}": {f"deep {text}": 1}}
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(["\\", "\\\\", r"\ud83d", r"\uDE00", r"\n", "ud83d", "x", "😀"])))
+def test_only_unpaired_surrogates_are_replaced(pieces: list[str]) -> None:
+    document = f'{{"a": "{"".join(pieces)}"}}'
+    try:
+        text = json.loads(document)["a"]
+    except ValueError:
+        assume(False)
+    else:
+        assert parse(document.encode(), JSON) == {"a": re.sub("[\ud800-\udfff]", "\ufffd", text)}
 
 
 def test_an_error_after_a_replaced_surrogate_keeps_its_column() -> None:
