@@ -1,0 +1,283 @@
+"""The service's side of the engine process: start it, feed it, watch it, replace it."""
+
+import logging
+import math
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from subprocess import DEVNULL
+from typing import Any, Literal
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.memory import MemoryObjectSendStream
+
+from models.engine.protocol import (
+    VERSION,
+    Cancel,
+    Failed,
+    Finished,
+    FrameReader,
+    JobEvent,
+    Load,
+    Loading,
+    Message,
+    Prefill,
+    ProtocolError,
+    Ready,
+    Run,
+    Tokens,
+    encode,
+)
+
+logger = logging.getLogger("mererun.engine")
+
+WORKER = (sys.executable, "-m", "models.engine.worker")
+_RESTART_DELAYS_SECONDS = (0.0, 1.0, 5.0, 30.0)  # by how often it failed to get ready in a row
+
+Condition = Literal["loading", "ready", "busy", "restarting", "stopped"]
+
+
+class EngineError(Exception):
+    """The engine gave no answer to a run; the message says why. The next run may succeed."""
+
+
+class EngineDied(EngineError):
+    """The engine process ended, hung or broke the protocol in the middle of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """What is known of the engine, for `/v1/runtime` and `/healthz`."""
+
+    condition: Condition
+    pid: int | None = None
+    loaded_bytes: int = 0
+    total_bytes: int = 0
+    load_seconds: float | None = None
+    facts: dict[str, Any] | None = None
+    restarts: int = 0
+    error: str | None = None
+
+
+class EngineHost:
+    """One engine process at a time, replaced whenever it ends. One run at a time."""
+
+    def __init__(
+        self, folder: str, *, stall_seconds: float, command: Sequence[str] = WORKER
+    ) -> None:
+        self._load = Load(folder)
+        self._command = command
+        self._stall_seconds = stall_seconds
+        self.status = EngineStatus("loading")
+        self._link: _Link | None = None
+        self._changed = anyio.Event()
+
+    async def run(self) -> None:
+        """Keep an engine alive until cancelled."""
+        failures = 0
+        try:
+            while True:
+                if await self._live():
+                    failures = 0
+                delay = _RESTART_DELAYS_SECONDS[min(failures, len(_RESTART_DELAYS_SECONDS) - 1)]
+                failures += 1
+                self._set(condition="restarting", restarts=self.status.restarts + 1, pid=None)
+                await anyio.sleep(delay)
+        finally:
+            self._set(condition="stopped", pid=None)
+
+    async def settled(self) -> EngineStatus:
+        """Wait until the first load has succeeded or failed."""
+        while self.status.condition == "loading":
+            await self._changed.wait()
+        return self.status
+
+    async def generate(self, run: Run) -> AsyncIterator[Loading | JobEvent]:
+        """The run's events: `Loading` while there is no engine yet, `Prefill`, `Tokens`, and
+        `Finished` last. Only one run may be going on.
+
+        Raises EngineError. To stop a run, `cancel` it and read on; an iterator closed before its
+        end costs the engine process, since nobody is left to see the run come to rest.
+        """
+        async for loading in self._until_ready():
+            yield loading
+        assert self._link is not None
+        link, finished = self._link, False
+        self._set(condition="busy")
+        try:
+            async with aclosing(link.events(run, self._stall_seconds)) as events:
+                async for event in events:
+                    finished = isinstance(event, Finished | Failed)
+                    if isinstance(event, Failed):
+                        raise EngineError(event.message)
+                    yield event
+        finally:
+            if not finished:
+                link.kill()
+            elif self._link is link:
+                self._set(condition="ready")
+
+    async def cancel(self, job: str) -> None:
+        """Ask the engine to stop `job`; its events then end with `Finished`."""
+        if self._link is not None:
+            await self._link.send(Cancel(job))
+
+    async def _until_ready(self) -> AsyncIterator[Loading]:
+        while self._link is None:
+            if self.status.error is not None:
+                raise EngineError(self.status.error)
+            yield Loading(self.status.loaded_bytes, self.status.total_bytes)
+            await self._changed.wait()
+
+    async def _live(self) -> bool:
+        """One life of the engine process. True if it got as far as being ready."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await anyio.open_process(
+                [*self._command, str(theirs.fileno())],
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=None,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is for the service, which then ends the engine
+            )
+        link = _Link(ours, process)
+        self._set(condition="loading", pid=process.pid, loaded_bytes=0, total_bytes=0)
+        try:
+            await self._serve(link)
+        except EngineDied as death:
+            logger.warning("%s", death)
+            self._set(error=None if self._link else str(death))
+            link.die(death)
+        finally:
+            ready, self._link = self._link is not None, None
+            link.kill()
+            with anyio.CancelScope(shield=True):
+                await process.wait()
+            ours.close()
+        return ready
+
+    async def _serve(self, link: "_Link") -> None:
+        await link.send(self._load)
+        async for message in link.messages(self._stall_seconds):
+            match message:
+                case Loading(done, total):
+                    self._set(loaded_bytes=done, total_bytes=total)
+                case Ready(load_seconds, facts, version):
+                    if version != VERSION:
+                        raise EngineDied(f"the engine speaks protocol {version}, not {VERSION}")
+                    self._link = link
+                    self._set(condition="ready", load_seconds=load_seconds, facts=facts, error=None)
+                case Failed(None, text):
+                    raise EngineDied(text)
+                case Prefill() | Tokens() | Finished() | Failed():
+                    link.deliver(message)
+                case _:
+                    raise EngineDied(f"the engine sent {type(message).__name__}")
+
+    def _set(self, **changes: Any) -> None:
+        self.status = replace(self.status, **changes)
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+class _Link:
+    """The socket to one life of the engine process."""
+
+    def __init__(self, connection: socket.socket, process: Process) -> None:
+        connection.setblocking(False)
+        self._socket = connection
+        self._process = process
+        self._send_lock = anyio.Lock()
+        self._job: tuple[str, MemoryObjectSendStream[JobEvent | EngineDied]] | None = None
+        self._is_ready = False
+
+    async def send(self, message: Message) -> None:
+        data = memoryview(encode(message))
+        async with self._send_lock:
+            # A frame cut short would garble all that follow, so it is sent whole or not at all.
+            with anyio.CancelScope(shield=True):
+                try:
+                    while data:
+                        await anyio.wait_writable(self._socket)
+                        with suppress(BlockingIOError):
+                            data = data[self._socket.send(data) :]
+                except OSError as error:
+                    raise EngineDied(f"the engine process is gone ({error})") from error
+
+    async def messages(self, stall_seconds: float) -> AsyncIterator[Message]:
+        """All that the engine says, until it dies: the only way out is EngineDied.
+
+        While loading, silence for `stall_seconds` counts as death; an idle engine may be silent.
+        """
+        frames = FrameReader()
+        while True:
+            with anyio.move_on_after(math.inf if self._is_ready else stall_seconds) as scope:
+                data = await self._receive()
+            if scope.cancelled_caught:
+                raise EngineDied(f"the engine gave no sign while loading for {stall_seconds:g} s")
+            if not data:
+                raise EngineDied(await self._epitaph())
+            try:
+                for message in frames.feed(data):
+                    self._is_ready = self._is_ready or isinstance(message, Ready)
+                    yield message
+            except ProtocolError as error:
+                raise EngineDied(f"the engine broke the protocol: {error}") from error
+
+    async def events(self, run: Run, stall_seconds: float) -> AsyncIterator[JobEvent]:
+        # Unbounded in form, bounded in fact: a run has at most max_tokens events, and its reader
+        # is the scheduler, never a client.
+        sender, receiver = anyio.create_memory_object_stream[JobEvent | EngineDied](math.inf)
+        self._job = (run.job, sender)
+        try:
+            await self.send(run)
+            while True:
+                event = None
+                with anyio.move_on_after(stall_seconds):
+                    event = await receiver.receive()
+                if event is None:
+                    event = EngineDied(f"the engine gave no sign for {stall_seconds:g} s")
+                if isinstance(event, EngineDied):
+                    raise event
+                yield event
+                if isinstance(event, Finished | Failed):
+                    return
+        finally:
+            self._job = None
+            sender.close()
+            receiver.close()
+
+    def deliver(self, event: JobEvent) -> None:
+        if self._job is not None and self._job[0] == event.job:
+            self._job[1].send_nowait(event)
+
+    def die(self, death: EngineDied) -> None:
+        if self._job is not None:
+            self._job[1].send_nowait(death)
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+
+    async def _receive(self) -> bytes:
+        while True:
+            try:
+                await anyio.wait_readable(self._socket)
+                return self._socket.recv(1 << 16)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return b""
+
+    async def _epitaph(self) -> str:
+        with anyio.move_on_after(5):
+            await self._process.wait()
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"the engine process was ended by {signal.Signals(-code).name}"
+        return f"the engine process ended with status {code}"

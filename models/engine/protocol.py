@@ -1,0 +1,191 @@
+"""What the service and the engine process say to each other.
+
+A frame is two little-endian uint32 lengths, a JSON header, then a body: the message's token ids as
+packed little-endian uint32. Messages are frozen dataclasses; each has at most one field of ids.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+import orjson
+
+VERSION = 1
+MAX_FRAME_BYTES = 64 << 20  # a prompt of 16 million tokens; anything longer is a fault
+_LENGTHS = struct.Struct("<II")
+
+
+def ids_of(values: "list[int] | tuple[int, ...] | array[int]" = ()) -> "array[int]":
+    return array("I", values)
+
+
+class ProtocolError(Exception):
+    """The other side sent something that is not a frame of this version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What the engine measured of one run. Times in seconds, memory in bytes."""
+
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    first_token_seconds: float | None = None
+    longest_step_seconds: float = 0.0
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
+    peak_memory_bytes: int = 0
+
+
+# From the service to the engine.
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Make the model in `folder` resident. The first message, sent once."""
+
+    folder: str
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Generate up to `max_tokens` after `prompt`; 0 prefills only. Temperature 0 is greedy."""
+
+    job: str
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    stop_ids: tuple[int, ...]
+    prompt: "array[int]" = field(default_factory=ids_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop `job` before its next step; answered by `Finished`. Of no effect on any other job."""
+
+    job: str
+
+
+# From the engine to the service.
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Weights resident so far, in bytes."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model is loaded and warm. `facts` are for `GET /v1/runtime`."""
+
+    load_seconds: float
+    facts: dict[str, Any]
+    version: int = VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """Prompt tokens whose keys and values are computed so far."""
+
+    job: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    job: str
+    ids: "array[int]" = field(default_factory=ids_of)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    job: str
+    reason: Literal["stop", "length", "cancelled"]
+    stats: Stats
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The run failed and the engine goes on; without a job, the engine cannot start."""
+
+    job: str | None
+    message: str
+
+
+Message = Load | Run | Cancel | Loading | Ready | Prefill | Tokens | Finished | Failed
+JobEvent = Prefill | Tokens | Finished | Failed
+
+_KINDS = {kind.__name__: kind for kind in Message.__args__}
+_IDS_FIELD = {Run: "prompt", Tokens: "ids"}
+
+
+def encode(message: Message) -> bytes:
+    kind = type(message)
+    ids_field = _IDS_FIELD.get(kind)
+    header: dict[str, Any] = {"kind": kind.__name__}
+    body = b""
+    for each in fields(kind):
+        value = getattr(message, each.name)
+        if each.name == ids_field:
+            body = _little_endian(value).tobytes()
+        else:
+            header[each.name] = asdict(value) if isinstance(value, Stats) else value
+    text = orjson.dumps(header)
+    return _LENGTHS.pack(len(text), len(body)) + text + body
+
+
+class FrameReader:
+    """Turns bytes, cut anywhere, into messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Raises ProtocolError at the first frame that is malformed."""
+        self._buffer += data
+        while len(self._buffer) >= _LENGTHS.size:
+            header_length, body_length = _LENGTHS.unpack_from(self._buffer)
+            end = _LENGTHS.size + header_length + body_length
+            if end > MAX_FRAME_BYTES:
+                raise ProtocolError(f"a frame of {end} bytes")
+            if len(self._buffer) < end:
+                return
+            middle = _LENGTHS.size + header_length
+            header = bytes(self._buffer[_LENGTHS.size : middle])
+            body = bytes(self._buffer[middle:end])
+            del self._buffer[:end]
+            yield _decode(header, body)
+
+
+def _decode(header: bytes, body: bytes) -> Message:
+    try:
+        values = orjson.loads(header)
+        kind = _KINDS[values.pop("kind")]
+        if kind in _IDS_FIELD:
+            ids = ids_of()
+            ids.frombytes(body)
+            values[_IDS_FIELD[kind]] = _little_endian(ids)
+        if kind is Finished:
+            values["stats"] = Stats(**values["stats"])
+        if kind is Run:
+            values["stop_ids"] = tuple(values["stop_ids"])
+        return kind(**values)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ProtocolError(f"an unreadable frame: {error}") from error
+
+
+def _little_endian(ids: "array[int]") -> "array[int]":
+    if sys.byteorder == "little":
+        return ids
+    swapped = ids_of(ids)
+    swapped.byteswap()
+    return swapped

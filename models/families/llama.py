@@ -1,0 +1,95 @@
+"""The llama family as SmolLM2 speaks it: ChatML turns around plain text."""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+from jinja2.exceptions import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from models.catalog import Checkpoint, CheckpointError
+from models.conversation import Conversation, Turn
+from models.families.family import Family, PreparedPrompt
+from models.parsing.answer import AnswerParser
+from models.parsing.token_text import TokenBytes
+
+_START, _END = "<|im_start|>", "<|im_end|>"
+
+
+class LlamaFamily(Family):
+    """Renders `<|im_start|>ROLE\\nTEXT<|im_end|>\\n` for every turn, wherever it stands.
+
+    Turn markers are put in by id; the same characters in somebody's text are encoded as plain
+    text, so that no text can forge a turn.
+    """
+
+    name = "llama"
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Raises CheckpointError if the checkpoint's own template is not of this form."""
+        self._tokenizer = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True
+        start, end = self._tokenizer.token_to_id(_START), self._tokenizer.token_to_id(_END)
+        template = checkpoint.chat_template()
+        if start is None or end is None or not _is_chatml(template):
+            raise CheckpointError(
+                f"{checkpoint.id} has a chat template that no family of this version knows; "
+                "serve a model with ChatML turns, such as smollm2-135m-instruct"
+            )
+        self._start, self._end = start, end
+        self._default_system = _default_system(template)
+        # A model that opens another turn has ended its own.
+        self.stop_ids = checkpoint.stop_ids | {start, end}
+        try:
+            self._token_bytes = TokenBytes(self._tokenizer)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.id} cannot be served: {error}") from error
+
+    def render(self, conversation: Conversation) -> PreparedPrompt:
+        turns = conversation.turns
+        if self._default_system and turns[0].role != "system":
+            turns = (Turn("system", self._default_system), *turns)
+        *closed, last = turns if conversation.prefills else (*turns, Turn("assistant", ""))
+        texts = [f"{each.role}\n{each.text}" for each in (*closed, last)]
+        # A batch, since only that releases the interpreter lock while it encodes.
+        *encoded, newline = self._tokenizer.encode_batch_fast(
+            [*texts, "\n"], add_special_tokens=False
+        )
+        ids = array("I")
+        for each in encoded[:-1]:
+            ids.extend((self._start, *each.ids, self._end, *newline.ids))
+        ids.extend((self._start, *encoded[-1].ids))
+        return PreparedPrompt(ids)
+
+    def parser(self, stop_sequences: Sequence[str]) -> AnswerParser:
+        return AnswerParser(self._token_bytes, stop_sequences)
+
+
+def _chatml(turns: Iterable[Turn]) -> str:
+    return "".join(f"{_START}{each.role}\n{each.text}{_END}\n" for each in turns)
+
+
+def _render(template: str, turns: Sequence[Turn]) -> str:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    messages = [{"role": each.role, "content": each.text} for each in turns]
+    return environment.from_string(template).render(messages=messages, add_generation_prompt=True)
+
+
+_PROBE = (Turn("system", "s"), Turn("user", "u"), Turn("assistant", "a"), Turn("user", "v"))
+
+
+def _is_chatml(template: str) -> bool:
+    try:
+        return _render(template, _PROBE) == _chatml(_PROBE) + f"{_START}assistant\n"
+    except TemplateError:
+        return False
+
+
+def _default_system(template: str) -> str | None:
+    """The system text that the template puts in where a conversation has none."""
+    rendered = _render(template, [Turn("user", "u")])
+    prefix = f"{_START}system\n"
+    if not rendered.startswith(prefix):
+        return None
+    return rendered[len(prefix) : rendered.index(_END)]

@@ -1,0 +1,95 @@
+"""Text from token ids that arrive one by one, exact to the byte."""
+
+import codecs
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import orjson
+from tokenizers import Tokenizer
+
+
+class TokenBytes:
+    """The bytes that each token id stands for; special tokens stand for none.
+
+    Knows the two kinds of vocabulary in use: byte-level BPE (GPT-2's alphabet of printable
+    stand-ins) and SentencePiece pieces with `▁` for a space and `<0xNN>` for a raw byte.
+    Raises ValueError for a tokenizer of any other kind.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        description = orjson.loads(tokenizer.to_str())
+        self._special = {each["id"] for each in description["added_tokens"] if each["special"]}
+        self._added = {each["id"] for each in description["added_tokens"] if not each["special"]}
+        kinds = set(_decoder_kinds(description["decoder"]))
+        if "ByteLevel" in kinds:
+            self._piece_bytes = _byte_level
+        elif "ByteFallback" in kinds:
+            self._piece_bytes = _sentencepiece
+        else:
+            raise ValueError(
+                "its tokenizer.json has neither a byte-level nor a byte-fallback decoder"
+            )
+        # SentencePiece puts a space before the first word and its decoder takes it off again.
+        self.strips_first_space = "Strip" in kinds
+
+    def __getitem__(self, token: int) -> bytes:
+        if token in self._special:
+            return b""
+        piece = self._tokenizer.id_to_token(token)
+        if piece is None:  # a padded row of the vocabulary, never trained
+            return b""
+        return piece.encode() if token in self._added else self._piece_bytes(piece)
+
+
+class TokenText:
+    """Decodes one answer. The pieces it returns, joined, are the decoding of all ids at once.
+
+    A character is returned when its last byte is there; bytes that are not UTF-8 become U+FFFD.
+    """
+
+    def __init__(self, token_bytes: TokenBytes) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._at_start = token_bytes.strips_first_space
+
+    def feed(self, token: int) -> str:
+        text = self._decoder.decode(self._token_bytes[token])
+        if self._at_start and text:
+            self._at_start = False
+            return text.removeprefix(" ")
+        return text
+
+    def flush(self) -> str:
+        """The end of the answer: an unfinished character becomes one U+FFFD."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _decoder_kinds(decoder: dict[str, Any] | None) -> Iterable[str]:
+    if decoder is None:
+        return
+    yield decoder["type"]
+    for each in decoder.get("decoders", ()):
+        yield from _decoder_kinds(each)
+
+
+def _byte_level(piece: str) -> bytes:
+    alphabet = _byte_of_stand_in()
+    return bytes(alphabet[each] for each in piece)
+
+
+def _sentencepiece(piece: str) -> bytes:
+    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+        return bytes([int(piece[3:5], 16)])
+    return piece.replace("▁", " ").encode()
+
+
+@cache
+def _byte_of_stand_in() -> dict[str, int]:
+    """GPT-2's byte alphabet: printable bytes stand for themselves, the rest follow from U+0100."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    others = (byte for byte in range(0x100) if byte not in set(printable))
+    alphabet.update({chr(0x100 + place): byte for place, byte in enumerate(others)})
+    return alphabet

@@ -1,0 +1,108 @@
+"""The `mererun` command."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+
+from models.catalog import Checkpoint, CheckpointError
+from service.auth import KeyFileError, add_key
+from service.commands.models import Refusal, models
+from service.listener import ListenError
+from service.serving import StartError, serve
+from service.settings import Settings, default_data_dir
+from storage.errors import StorageError
+
+_DEFAULTS = Settings()
+
+
+@click.group()
+def main() -> None:
+    """Serve the Anthropic Messages API from a model on this machine."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    for name in ("alembic", "hypercorn", "httpx"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _option(name: str, help: str, **more: Any) -> Any:
+    variable = "MERERUN_" + name.removeprefix("--").replace("-", "_").upper()
+    return click.option(name, envvar=variable, show_envvar=True, help=help, **more)
+
+
+_path = click.Path(path_type=Path)
+
+
+@main.command("serve")
+@_option(
+    "--model", "An installed model, or a model folder.", default=_DEFAULTS.model, show_default=True
+)
+@_option("--host", "Address to listen on.", default=_DEFAULTS.host, show_default=True)
+@_option(
+    "--port",
+    "Port to listen on; 0 takes a free one.",
+    default=_DEFAULTS.port,
+    type=click.IntRange(0, 65535),
+    show_default=True,
+)
+@_option(
+    "--data-dir",
+    "Where models, database and run records are kept.",
+    default=default_data_dir,
+    type=_path,
+)
+@_option(
+    "--context-tokens", "Limit the context to less than the model's own.", type=click.IntRange(16)
+)
+@_option("--max-output-tokens", "Limit what a request may ask for.", type=click.IntRange(1))
+@_option("--api-key-file", "Ask for one of this file's keys; see `mererun keys add`.", type=_path)
+@_option("--ready-file", "Write {url, pid} here once ready.", type=_path)
+@_option(
+    "--record-content",
+    "Whether run records keep texts and tokens, or their shapes, counts and timings only.",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+)
+def serve_command(record_content: str, **options: Any) -> None:
+    """Serve until interrupted."""
+    settings = Settings(record_content=record_content == "on", **options)
+    try:
+        anyio.run(serve, settings, _announce)
+    except (StartError, CheckpointError, KeyFileError, ListenError, StorageError) as error:
+        raise Refusal(str(error)) from error
+
+
+def _announce(url: str, checkpoint: Checkpoint) -> None:
+    body = (
+        f'{{"model": "{checkpoint.id}", "max_tokens": 64, '
+        '"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
+    )
+    click.echo(
+        f"mererun is ready: {checkpoint.display_name} at {url}\n\n"
+        f"curl {url}/v1/messages -H 'content-type: application/json' \\\n  -d '{body}'\n"
+    )
+
+
+@main.group("keys")
+def keys() -> None:
+    """Keys for a service that others may reach."""
+
+
+@keys.command("add")
+@_option("--api-key-file", "The key file to add to.", type=_path, required=True)
+def keys_add(api_key_file: Path) -> None:
+    """Make a key, print it once, and keep its digest."""
+    try:
+        key_id, key = add_key(api_key_file)
+    except KeyFileError as error:
+        raise Refusal(str(error)) from error
+    click.echo(f"{key}\n", nl=False)
+    click.echo(f"{key_id} was added to {api_key_file}; the key is not shown again", err=True)
+
+
+main.add_command(models)

@@ -1,0 +1,50 @@
+"""The listening socket, bound before anything slow begins."""
+
+import socket
+
+from service.settings import Settings
+
+
+class ListenError(Exception):
+    """The address cannot be listened on. One sentence for people that says what to do."""
+
+
+def listen(settings: Settings) -> socket.socket:
+    """Bind host and port (0 takes a free one). Raises ListenError."""
+    try:
+        info = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(info[0], info[1])
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _notice_lost_peers(listener, settings.peer_timeout_seconds)
+        listener.bind(info[4])
+        listener.listen(1024)
+        listener.setblocking(False)
+    except OSError as error:
+        raise ListenError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; "
+            "stop what uses it or choose another --host or --port (0 takes a free port)"
+        ) from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _notice_lost_peers(listener: socket.socket, seconds: int) -> None:
+    """Connections inherit these: a peer that vanished, or stopped reading, is noticed.
+
+    Without them a client that lost its power holds the engine until its answer is complete.
+    """
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", max(seconds // 2, 1)),
+        ("TCP_KEEPALIVE", max(seconds // 2, 1)),  # macOS's name for the same
+        ("TCP_KEEPINTVL", max(seconds // 6, 1)),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", seconds * 1000),
+    ):
+        option = getattr(socket, name, None)
+        if option is not None:
+            listener.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,73 @@
+"""`POST /v1/messages` and `POST /v1/messages/count_tokens`."""
+
+from typing import Any, TypeVar
+
+from anyio import to_thread
+from quart import Quart, Response, g, jsonify, request
+
+from service import json_body
+from service.core import Core
+from service.requests.context import check_fits
+from service.requests.prepare import Prepared, conversation_of
+from service.scheduling.admission import Caller
+from service.streaming import SSE_HEADERS, stream, whole
+from service.wire.requests import BaseRequest, CountTokensRequest, MessagesRequest
+from service.wire.validation import validate
+
+Request = TypeVar("Request", bound=BaseRequest)
+
+
+class MessagesRoutes:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def mount(self, app: Quart) -> None:
+        app.add_url_rule("/v1/messages", view_func=self.create, methods=["POST"])
+        app.add_url_rule("/v1/messages/count_tokens", view_func=self.count, methods=["POST"])
+
+    async def create(self) -> Response:
+        core = self._core
+        received, wire, prepared = await self._read(MessagesRequest)
+        prompt = await core.prompts.prepare(prepared.conversation)
+        check_fits(
+            len(prompt.ids),
+            wire.max_tokens,
+            context_tokens=core.context_tokens,
+            max_output_tokens=core.max_output_tokens,
+            model=core.checkpoint.id,
+        )
+        caller = Caller(g.request_id, g.api_key)
+        live = await core.admission.admit(received, wire, prompt, caller)
+        if wire.stream:
+            events = stream(live, g.request_id, core.settings.ping_seconds)
+            response = Response(events, headers=SSE_HEADERS)
+        else:
+            response = jsonify((await whole(live)).as_json())
+        response.headers["mererun-run"] = live.id
+        return _saying_what_was_ignored(response, prepared)
+
+    async def count(self) -> Response:
+        _, _, prepared = await self._read(CountTokensRequest)
+        prompt = await self._core.prompts.prepare(prepared.conversation)
+        return _saying_what_was_ignored(jsonify({"input_tokens": len(prompt.ids)}), prepared)
+
+    async def _read(self, kind: type[Request]) -> tuple[dict[str, Any], Request, Prepared]:
+        body, content_type = (
+            await request.get_data(as_text=False),
+            request.headers.get("Content-Type"),
+        )
+
+        def read() -> tuple[dict[str, Any], Request, Prepared]:
+            received = json_body.parse(body, content_type)
+            wire = validate(received, kind)
+            self._core.check_model(wire.model)
+            return received, wire, conversation_of(wire, model=self._core.checkpoint.id)
+
+        # A body may have 32 MiB: reading it would hold up every stream.
+        return await to_thread.run_sync(read)
+
+
+def _saying_what_was_ignored(response: Response, prepared: Prepared) -> Response:
+    if prepared.ignored:
+        response.headers["mererun-ignored"] = ", ".join(prepared.ignored)
+    return response

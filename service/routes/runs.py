@@ -1,0 +1,85 @@
+"""`GET /v1/runs`, `GET /v1/runs/{id}` and `POST /v1/runs/{id}/cancel`."""
+
+from dataclasses import asdict
+from typing import Any
+
+from quart import Quart, Response, g, jsonify, request
+
+from service.core import Core
+from service.errors import ApiError
+from storage.jobs import Job, JobState
+from storage.telemetry import telemetry_of
+
+_LIMIT = 100
+
+
+class RunRoutes:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def mount(self, app: Quart) -> None:
+        app.add_url_rule("/v1/runs", view_func=self.list_runs)
+        app.add_url_rule("/v1/runs/<run_id>", view_func=self.show_run)
+        app.add_url_rule("/v1/runs/<run_id>/cancel", view_func=self.cancel_run, methods=["POST"])
+
+    async def list_runs(self) -> Response:
+        """Newest first; `?state=`, `?limit=` up to 100, and `?before_id=` for the next page."""
+        states = [_state(each) for each in request.args.getlist("state")]
+        limit = _limit(request.args.get("limit"))
+        found = await self._core.jobs.list(
+            states=states or None, limit=limit + 1, before=request.args.get("before_id")
+        )
+        page = [_describe(job) for job in found[:limit]]
+        return jsonify(
+            {
+                "data": page,
+                "has_more": len(found) > limit,
+                "first_id": page[0]["id"] if page else None,
+                "last_id": page[-1]["id"] if page else None,
+            }
+        )
+
+    async def show_run(self, run_id: str) -> Response:
+        job = await self._get(run_id)
+        history = await self._core.jobs.history(run_id)
+        telemetry = await telemetry_of(self._core.db, run_id)
+        return jsonify(
+            {
+                **_describe(job),
+                "queue_position": await self._core.jobs.position(run_id),
+                "history": [asdict(each) for each in history],
+                "telemetry": asdict(telemetry) if telemetry else None,
+            }
+        )
+
+    async def cancel_run(self, run_id: str) -> Response:
+        """Accepted for a queued or running run; of no effect on one that has ended."""
+        await self._get(run_id)
+        by = f" by {g.api_key}" if g.api_key else ""
+        await self._core.cancellation.request(run_id, f"requested{by} through the API")
+        return jsonify(_describe(await self._get(run_id)))
+
+    async def _get(self, run_id: str) -> Job:
+        job = await self._core.jobs.get(run_id)
+        if job is None:
+            raise ApiError.not_found(f"run: {run_id[:100]} is not known here")
+        return job
+
+
+def _describe(job: Job) -> dict[str, Any]:
+    return {"type": "run", **asdict(job)}
+
+
+def _state(name: str) -> JobState:
+    try:
+        return JobState(name)
+    except ValueError:
+        raise ApiError.invalid(f"state: Input should be one of {', '.join(JobState)}") from None
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return _LIMIT
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _LIMIT:
+        raise ApiError.invalid(f"limit: Input should be an integer from 1 to {_LIMIT}")
+    return int(text)

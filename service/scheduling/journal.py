@@ -1,0 +1,58 @@
+"""A job's events on their way to its run record."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from storage.redaction import shapes
+from storage.run_records import RunRecord
+from storage.telemetry import Telemetry
+
+
+class Journal:
+    """Writes events in order and off the path of the tokens: `write` never waits.
+
+    With `content` off, token ids and texts are replaced by their counts.
+    """
+
+    def __init__(self, record: RunRecord, *, content: bool) -> None:
+        self._record = record
+        self._content = content
+        self._waiting: list[dict[str, Any]] = []
+        self._changed = anyio.Event()
+        self._writing = anyio.Lock()
+
+    def write(self, event: str, **details: Any) -> None:
+        self._waiting.append({"event": event, **details})
+        self._changed.set()
+
+    def write_tokens(self, ids: list[int], text: str) -> None:
+        if self._content:
+            self.write("tokens", ids=ids, text=text)
+        else:
+            self.write("tokens", count=len(ids), chars=len(text))
+
+    async def run(self) -> None:
+        """Keep writing until cancelled. Raises StorageError."""
+        while True:
+            await self._changed.wait()
+            self._changed = anyio.Event()
+            await self._flush()
+
+    async def close(self, response: Mapping[str, Any], telemetry: Telemetry | None) -> None:
+        """Write what waits and close the record. Raises StorageError."""
+        await self._flush()
+        kept = dict(response) if self._content else shapes(dict(response))
+        measured = asdict(telemetry) if telemetry else None
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(lambda: self._record.close(response=kept, telemetry=measured))
+
+    async def _flush(self) -> None:
+        async with self._writing:
+            batch, self._waiting = self._waiting, []
+            if batch:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(self._record.append, batch)

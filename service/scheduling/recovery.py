@@ -1,0 +1,78 @@
+"""Jobs whose process has gone: brought to an end that their records bear out."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from anyio import to_thread
+
+from service.errors import ApiError
+from service.scheduling.recorded import message_of, recorded
+from storage.jobs import Job, Jobs, JobState
+from storage.run_records import RunRecord
+from storage.telemetry import Telemetry
+
+logger = logging.getLogger("mererun.recovery")
+
+_WHILE_RUNNING = "the service ended while the run was going on"
+_WHILE_QUEUED = "the service ended before the run began"
+
+
+async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -> int:
+    """End every job that a service which is gone left queued or running; returns how many.
+
+    To be called while holding the data folder's lock and before the first job is admitted: a
+    queued job then has no connection left to answer. A run whose record is closed has only lost
+    its row's last write, which is made up for; any other is `interrupted`.
+    """
+    orphans = await jobs.orphans(is_alive)
+    for job in orphans:
+        await _release(jobs, job, data_dir)
+    queued = await jobs.queued()
+    for job in queued:
+        if job.cancel_requested_at is None:
+            await jobs.interrupt_queued(job.id, _WHILE_QUEUED)
+        elif await jobs.cancel_queued(job.id):
+            await to_thread.run_sync(_close_as_cancelled, job, data_dir)
+    if orphans or queued:
+        logger.info("ended %d runs that an earlier service left behind", len(orphans) + len(queued))
+    return len(orphans) + len(queued)
+
+
+async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
+    record = RunRecord.at(data_dir / job.record)
+    if not await to_thread.run_sync(lambda: record.closed):
+        if job.cancel_requested_at is None:
+            await jobs.release(
+                job, JobState.INTERRUPTED, error_type="api_error", error_message=_WHILE_RUNNING
+            )
+            return
+        await to_thread.run_sync(_close_as_cancelled, job, data_dir)
+    response = await to_thread.run_sync(record.response)
+    telemetry = await to_thread.run_sync(record.telemetry)
+    error = response["error"]
+    await jobs.release(
+        job,
+        JobState(response["state"]),
+        stop_reason=response["message"]["stop_reason"],
+        error_type=error and error["type"],
+        error_message=error and error["message"],
+        output_tokens=response["message"]["usage"]["output_tokens"],
+        telemetry=telemetry and Telemetry(**telemetry),
+    )
+
+
+def _close_as_cancelled(job: Job, data_dir: Path) -> None:
+    record = RunRecord.at(data_dir / job.record)
+    tokens = [each for each in record.events() if each["event"] == "tokens"]
+    message = message_of(
+        job.message_id,
+        job.model,
+        "".join(each.get("text", "") for each in tokens),
+        input_tokens=job.input_tokens,
+        output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
+        stop_reason=None,
+        stop_sequence=None,
+    )
+    error = ApiError(499, "api_error", f"the run was cancelled: {job.cancel_reason}")
+    record.close(response=recorded(JobState.CANCELLED, message, error), telemetry=None)

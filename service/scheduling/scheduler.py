@@ -1,0 +1,202 @@
+"""Admits one job at a time to the engine, and brings each to its end."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+
+from models.engine.host import EngineHost
+from models.engine.protocol import Stats
+from service.errors import ApiError
+from service.scheduling.answering import Answering, Outcome
+from service.scheduling.lease import LeaseLost, keep_lease
+from service.scheduling.live_job import Ending, LiveJob
+from service.scheduling.recorded import message_of, recorded
+from service.scheduling.relay import Broken
+from storage.errors import StorageError
+from storage.jobs import Job, Jobs, JobState
+from storage.telemetry import Telemetry
+
+logger = logging.getLogger("mererun.scheduler")
+
+_RETRY_SECONDS = 1.0  # after the database refused a claim, for instance on a full disk
+
+
+class Scheduler:
+    """The claim loop. `live` holds every job of this process that has not ended."""
+
+    def __init__(
+        self, jobs: Jobs, engine: EngineHost, *, owner: str, engine_name: str, lease_seconds: float
+    ) -> None:
+        self.live: dict[str, LiveJob] = {}
+        self._jobs = jobs
+        self._engine = engine
+        self._owner = owner
+        self._engine_name = engine_name
+        self._lease_seconds = lease_seconds
+        self._wake = anyio.Event()
+        self._ended = anyio.Event()
+
+    def wake(self) -> None:
+        """There may be something to claim."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim and run jobs until cancelled."""
+        while True:
+            self._wake = anyio.Event()
+            try:
+                job = await self._jobs.claim(self._owner, self._engine_name, self._lease_seconds)
+                if job is None:
+                    await self._wake.wait()
+                else:
+                    await self._run(job)
+            except StorageError as error:
+                logger.error("%s", error)
+                await anyio.sleep(_RETRY_SECONDS)
+
+    async def stop(self, live: LiveJob, ending: Ending) -> None:
+        """End a running job before its answer is complete; the first ending given stands."""
+        live.ending = live.ending or ending
+        await self._engine.cancel(live.id)
+
+    async def close(self, live: LiveJob, ending: Ending) -> None:
+        """Tell the readers of a job that never ran, and close its record."""
+        outcome = Outcome(None, ending, "", 0, 0.0, Stats())
+        try:
+            if ending.state not in (None, JobState.INTERRUPTED):
+                await live.journal.close(_response(live, outcome, ending.state), None)
+        except StorageError as error:
+            logger.error("%s", error)
+        finally:
+            self._tell(live, outcome)
+
+    def forget(self, job_id: str) -> None:
+        """Nobody runs or reads the job any more."""
+        self.live.pop(job_id, None)
+        self._ended.set()
+        self._ended = anyio.Event()
+
+    async def idle(self) -> None:
+        """Wait until no job is left."""
+        while self.live:
+            await self._ended.wait()
+
+    async def _run(self, job: Job) -> None:
+        live = self.live.get(job.id)
+        if live is None:
+            # Put in the queue by somebody who has gone; nobody could read the answer.
+            await self._jobs.finish(
+                job,
+                JobState.INTERRUPTED,
+                error_type="api_error",
+                error_message="nobody waits for the answer any more",
+            )
+            return
+        live.journal.write("claimed", attempt=job.attempt)
+        outcome = await self._answer(job, live)
+        try:
+            outcome = await self._finish(job, live, outcome)
+        finally:
+            self._tell(live, outcome)
+
+    async def _answer(self, job: Job, live: LiveJob) -> Outcome:
+        async def guard(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+            try:
+                await work(*arguments)
+            except LeaseLost as lost:
+                logger.error("%s", lost)
+                await self.stop(live, Ending(None, ApiError.internal(str(lost))))
+            except StorageError as error:
+                logger.error("%s", error)
+                await self.stop(live, Ending(JobState.FAILED, ApiError.internal(str(error))))
+
+        async with anyio.create_task_group() as helpers:
+            helpers.start_soon(guard, keep_lease, self._jobs, job, self._lease_seconds)
+            helpers.start_soon(guard, live.journal.run)
+            outcome = await Answering(self._engine, live).run()
+            helpers.cancel_scope.cancel()
+        return outcome
+
+    async def _finish(self, job: Job, live: LiveJob, outcome: Outcome) -> Outcome:
+        """Close the record, then write the row. Returns what its readers are to be told."""
+        ending = outcome.ending
+        if ending is not None and ending.state is None:
+            return outcome
+        state = JobState.SUCCEEDED if ending is None or ending.state is None else ending.state
+        telemetry = _telemetry(job, live, outcome)
+        try:
+            if state is not JobState.INTERRUPTED:  # an interrupted record may be continued
+                await live.journal.close(_response(live, outcome, state), telemetry)
+        except StorageError as error:
+            logger.error("%s", error)
+            outcome = _failed(outcome, error)
+            ending, state = outcome.ending, JobState.FAILED
+        try:
+            written = await self._jobs.finish(
+                job,
+                state,
+                stop_reason=outcome.answered.stop_reason if outcome.answered else None,
+                error_type=ending.error.type if ending else None,
+                error_message=ending.error.message if ending else None,
+                output_tokens=outcome.output_tokens,
+                telemetry=telemetry,
+            )
+        except StorageError as error:
+            logger.error("%s", error)
+            return _failed(outcome, error)
+        if not written:
+            return _failed(outcome, LeaseLost(f"the lease of {job.id} was lost"))
+        return outcome
+
+    def _tell(self, live: LiveJob, outcome: Outcome) -> None:
+        if outcome.answered is not None:
+            live.relay.publish(outcome.answered)
+        elif outcome.ending is not None:
+            live.relay.publish(Broken(outcome.ending.error))
+        self.forget(live.id)
+
+
+def _failed(outcome: Outcome, error: Exception) -> Outcome:
+    ending = Ending(JobState.FAILED, ApiError.internal(str(error)))
+    return Outcome(
+        None,
+        ending,
+        outcome.text,
+        outcome.output_tokens,
+        outcome.load_seconds,
+        outcome.stats,
+    )
+
+
+def _response(live: LiveJob, outcome: Outcome, state: JobState) -> dict[str, Any]:
+    answered = outcome.answered
+    message = message_of(
+        live.message_id,
+        live.model,
+        outcome.text,
+        input_tokens=live.input_tokens,
+        output_tokens=outcome.output_tokens,
+        stop_reason=answered.stop_reason if answered else None,
+        stop_sequence=answered.stop_sequence if answered else None,
+    )
+    return recorded(state, message, outcome.ending.error if outcome.ending else None)
+
+
+def _telemetry(job: Job, live: LiveJob, outcome: Outcome) -> Telemetry:
+    stats = outcome.stats
+    started_at = job.started_at or job.created_at
+    return Telemetry(
+        queue_seconds=started_at - job.created_at,
+        load_seconds=outcome.load_seconds,
+        prefill_seconds=stats.prefill_seconds,
+        decode_seconds=stats.decode_seconds,
+        engine_seconds=stats.prefill_seconds + stats.decode_seconds,
+        input_tokens=live.input_tokens,
+        output_tokens=outcome.output_tokens,
+        prefilled_tokens=stats.prefilled_tokens,
+        peak_memory_bytes=stats.peak_memory_bytes or None,
+        first_token_seconds=stats.first_token_seconds,
+        longest_step_seconds=stats.longest_step_seconds or None,
+    )

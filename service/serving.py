@@ -1,0 +1,219 @@
+"""The service's life: start in order, serve, and end in order."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import hypercorn.asyncio
+import orjson
+from anyio import to_thread
+from hypercorn import Config
+
+from models.catalog import Checkpoint, resolve
+from models.engine.host import WORKER, EngineHost
+from models.families import family_of
+from service.app import create_app
+from service.auth import Keys
+from service.core import Core
+from service.errors import ApiError
+from service.listener import listen, url_of
+from service.prompts import Prompts
+from service.scheduling.admission import Admission
+from service.scheduling.cancellation import Cancellation
+from service.scheduling.live_job import Ending
+from service.scheduling.recovery import recover
+from service.scheduling.scheduler import Scheduler
+from service.settings import LOOPBACK_HOSTS, Settings
+from storage import data_dir
+from storage.database import Database
+from storage.jobs import Jobs, JobState
+from storage.owner import is_alive, this_process
+
+logger = logging.getLogger("mererun")
+
+_ENGINE_NAME = "engine-0"
+_SHUTTING_DOWN = ApiError.overloaded("the service is shutting down; send the request again", 10)
+# What is left after the drain: telling readers, closing records, ending the engine.
+_LAST_SECONDS = 1.5
+
+
+class StartError(Exception):
+    """The service cannot start. One sentence for people that says what to do."""
+
+
+async def serve(
+    settings: Settings,
+    announce: Callable[[str, Checkpoint], None],
+    *,
+    engine_command: Sequence[str] = WORKER,
+) -> None:
+    """Serve until SIGTERM or SIGINT. `announce(url, checkpoint)` is called once, when ready.
+
+    Raises StartError, CheckpointError, KeyFileError, ListenError, StorageError; whatever was
+    begun is undone then.
+    """
+    if settings.host not in LOOPBACK_HOSTS and settings.api_key_file is None:
+        raise StartError(
+            f"refusing to serve on {settings.host} without keys, since anyone who reaches it could "
+            "use it: add --api-key-file (see `mererun keys add`) or use --host 127.0.0.1"
+        )
+    keys = Keys.read(settings.api_key_file) if settings.api_key_file else None
+    data_dir.prepare(settings.data_dir)
+    checkpoint = resolve(settings.model, settings.models_dir)
+    family = await to_thread.run_sync(family_of, checkpoint)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(data_dir.lock(settings.data_dir))
+        listener = stack.enter_context(listen(settings))
+        db = await stack.enter_async_context(Database.open(settings.data_dir / "mererun.db"))
+        jobs = Jobs(db)
+        await recover(jobs, settings.data_dir, is_alive)
+        engine = EngineHost(
+            str(checkpoint.path),
+            stall_seconds=settings.engine_stall_seconds,
+            command=engine_command,
+        )
+        scheduler = Scheduler(
+            jobs,
+            engine,
+            owner=this_process(),
+            engine_name=_ENGINE_NAME,
+            lease_seconds=settings.lease_seconds,
+        )
+        cancellation = Cancellation(db, jobs, scheduler)
+        context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
+        core = Core(
+            settings=settings,
+            checkpoint=checkpoint,
+            family=family,
+            db=db,
+            jobs=jobs,
+            engine=engine,
+            scheduler=scheduler,
+            cancellation=cancellation,
+            admission=Admission(settings, checkpoint, family, jobs, scheduler, cancellation),
+            prompts=Prompts(family, context_tokens),
+            context_tokens=context_tokens,
+            max_output_tokens=min(settings.max_output_tokens or context_tokens, context_tokens),
+        )
+        url = url_of(listener)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(engine.run)
+            tasks.start_soon(scheduler.run)
+            tasks.start_soon(cancellation.run)
+            shutdown = Shutdown(core)
+            tasks.start_soon(shutdown.on_signals)
+            tasks.start_soon(_announce_when_ready, core, url, announce, shutdown)
+            await _serve_http(create_app(core, keys), listener.fileno(), shutdown)
+            tasks.cancel_scope.cancel()
+        _remove_ready_file(settings.ready_file)
+    if shutdown.start_error is not None:
+        raise shutdown.start_error
+
+
+class Shutdown:
+    """Ends the service in order, within the drain time and a moment more.
+
+    New requests are refused at once; those that are in may finish during the drain; then the rest
+    are told, and their jobs are interrupted. A second signal ends the drain.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._begun = anyio.Event()
+        self._done = anyio.Event()
+        self.start_error: StartError | None = None
+
+    async def begun(self) -> None:
+        await self._begun.wait()
+
+    async def done(self) -> None:
+        await self._done.wait()
+
+    async def on_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with anyio.create_task_group() as tasks:
+                async for _ in signals:
+                    if not self._begun.is_set():
+                        tasks.start_soon(self.run, self._core.settings.drain_seconds)
+                    else:
+                        await self._interrupt_all()
+
+    async def run(self, drain_seconds: float) -> None:
+        core = self._core
+        core.admission.open = False
+        _exit_for_certain(drain_seconds + _LAST_SECONDS)
+        self._begun.set()
+        with anyio.move_on_after(drain_seconds):
+            await core.scheduler.idle()
+        with anyio.move_on_after(_LAST_SECONDS / 2):
+            await self._interrupt_all()
+            await core.scheduler.idle()
+        self._done.set()
+
+    async def _interrupt_all(self) -> None:
+        scheduler = self._core.scheduler
+        ending = Ending(JobState.INTERRUPTED, _SHUTTING_DOWN)
+        for live in list(scheduler.live.values()):
+            if await self._core.jobs.interrupt_queued(live.id, _SHUTTING_DOWN.message):
+                await scheduler.close(live, ending)
+            else:
+                await scheduler.stop(live, ending)
+
+
+async def _serve_http(app: Any, descriptor: int, shutdown: Shutdown) -> None:
+    config = Config()
+    config.bind = [f"fd://{descriptor}"]
+    config.accesslog = None
+    config.errorlog = None
+    config.graceful_timeout = 0.2  # the drain has been ours; what is left then reads no more
+    async with anyio.create_task_group() as tasks:
+
+        async def cut_off() -> None:
+            await shutdown.done()
+            # From Python 3.12 on hypercorn waits for clients that never leave.
+            await anyio.sleep(2 * config.graceful_timeout)
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(cut_off)
+        await hypercorn.asyncio.serve(app, config, shutdown_trigger=cast(Any, shutdown.done))
+        tasks.cancel_scope.cancel()
+
+
+async def _announce_when_ready(
+    core: Core, url: str, announce: Callable[[str, Checkpoint], None], shutdown: Shutdown
+) -> None:
+    status = await core.engine.settled()
+    if status.condition == "ready":
+        announce(url, core.checkpoint)
+        if core.settings.ready_file is not None:
+            await to_thread.run_sync(_write_ready_file, core.settings.ready_file, url)
+    elif status.error is not None:
+        shutdown.start_error = StartError(status.error)
+        await shutdown.run(0)
+
+
+def _write_ready_file(path: Path, url: str) -> None:
+    """Appears whole: whoever waits for it may read it at once."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    partial.replace(path)
+
+
+def _remove_ready_file(path: Path | None) -> None:
+    if path is not None:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _exit_for_certain(seconds: float) -> None:
+    """A client that never reads can hold the event loop's own end for ever. By then the database
+    and the records are closed, and the engine notices that its socket is."""
+    watchdog = threading.Timer(seconds, os._exit, (0,))
+    watchdog.daemon = True
+    watchdog.start()

@@ -1,0 +1,46 @@
+"""Every setting of the service, its default and its environment variable."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models.catalog import DEFAULT_MODEL
+
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def default_data_dir() -> Path:
+    """`$XDG_DATA_HOME/mererun`, in the home folder by default."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "mererun"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The first group are options of `mererun serve`, each also `MERERUN_<NAME>`; the second are
+    the service's own constants, kept here so that a test can shorten them."""
+
+    model: str = DEFAULT_MODEL
+    host: str = "127.0.0.1"
+    port: int = 8765
+    data_dir: Path = field(default_factory=default_data_dir)
+    context_tokens: int | None = None  # at most, and by default, the model's own
+    max_output_tokens: int | None = None  # by default what the context leaves
+    api_key_file: Path | None = None
+    ready_file: Path | None = None
+    record_content: bool = True
+
+    queue_limit: int = 1000
+    # Clients give up after 300 s of silence; half of the 10 s promised leaves room for a busy loop.
+    ping_seconds: float = 5.0
+    # A vanished peer is found by unanswered probes or unacknowledged bytes after this.
+    peer_timeout_seconds: int = 30
+    lease_seconds: float = 30.0
+    # Longer than any step and any tensor read; a hang is rare, a wrongly killed engine is worse.
+    engine_stall_seconds: float = 120.0
+    drain_seconds: float = 10.0
+    body_limit_bytes: int = 32 << 20  # the API's own limit
+
+    @property
+    def models_dir(self) -> Path:
+        return self.data_dir / "models"

@@ -1,0 +1,81 @@
+"""An answer on its way to the client: as server-sent events, or whole."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import anyio
+
+from service.scheduling.live_job import LiveJob
+from service.scheduling.recorded import message_of
+from service.scheduling.relay import Answered, Broken, Event, TextDelta
+from service.wire import events
+from service.wire.responses import Message, Usage
+
+SSE_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # a proxy must not collect events
+}
+
+
+async def stream(live: LiveJob, request_id: str, ping_seconds: float) -> AsyncIterator[bytes]:
+    """The events of one answer. `message_start` comes at once, with the exact count of the
+    prompt; then a ping whenever nothing else came for `ping_seconds`."""
+    usage = Usage(input_tokens=live.input_tokens, output_tokens=0)
+    yield events.encode(events.message_start(live.message_id, live.model, usage))
+    seen, opened = 0, False
+    while True:
+        news = await _news(live, seen, ping_seconds)
+        if not news:
+            yield events.encode(events.ping())
+            continue
+        seen += len(news)
+        text = _text(news)
+        if text and not opened:
+            opened = True
+            yield events.encode(events.content_block_start(0))
+        if text:
+            yield events.encode(events.content_block_delta(0, text))
+        match news[-1]:
+            case Answered(stop_reason, stop_sequence, output_tokens):
+                if opened:
+                    yield events.encode(events.content_block_stop(0))
+                usage = Usage(input_tokens=live.input_tokens, output_tokens=output_tokens)
+                yield events.encode(events.message_delta(stop_reason, stop_sequence, usage))
+                yield events.encode(events.message_stop())
+                return
+            case Broken(error):
+                yield events.encode(events.error(error, request_id))
+                return
+            case TextDelta():
+                continue
+
+
+async def whole(live: LiveJob) -> Message:
+    """The complete answer. Raises ApiError if there is none."""
+    news: Sequence[Event] = ()
+    while not news or isinstance(news[-1], TextDelta):
+        news = [*news, *await live.relay.after(len(news))]
+    last = news[-1]
+    if isinstance(last, Broken):
+        raise last.error
+    assert isinstance(last, Answered)
+    return message_of(
+        live.message_id,
+        live.model,
+        _text(news),
+        input_tokens=live.input_tokens,
+        output_tokens=last.output_tokens,
+        stop_reason=last.stop_reason,
+        stop_sequence=last.stop_sequence,
+    )
+
+
+async def _news(live: LiveJob, seen: int, seconds: float) -> Sequence[Event]:
+    with anyio.move_on_after(seconds):
+        return await live.relay.after(seen)
+    return ()
+
+
+def _text(news: Sequence[Event]) -> str:
+    """A reader that fell behind gets what it missed in one piece."""
+    return "".join(event.text for event in news if isinstance(event, TextDelta))
