@@ -1,5 +1,6 @@
 import asyncio
 import os
+import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -198,7 +199,7 @@ def _explained(path: Path) -> Generator[None]:
         yield
     except IntegrityError:
         raise  # a broken constraint is a fault of the caller, not of the data folder
-    except (DBAPIError, PoolTimeout) as error:
+    except (DBAPIError, PoolTimeout, sqlite3.DatabaseError) as error:
         said = str(error.orig) if isinstance(error, DBAPIError) else str(error)
         raise StorageError(f"the database {path} {_explanation(said)}") from error
 
@@ -216,6 +217,8 @@ _EXPLANATIONS = {
     "malformed": "is damaged; move it away or restore a copy",
     "unable to open": "could not be opened; make its folder readable and writable",
     "readonly": "is read-only; make it writable or use another --data-dir",
+    "disk I/O error": "could not be read or written (disk I/O error); "
+    "check the disk or use another --data-dir",
     "locked": "was held by another process for over "
     f"{BUSY_TIMEOUT_MS // 1000} s; stop that process and try again",
 }

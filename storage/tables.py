@@ -4,9 +4,31 @@ The constraints, indexes and triggers live in `migrations/versions`; a test comp
 Times are unix seconds (UTC) as REAL.
 """
 
-from sqlalchemy import Boolean, Column, Double, Integer, MetaData, Table, Text
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Dialect,
+    Double,
+    ForeignKey,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    TypeDecorator,
+)
 
 metadata = MetaData()
+
+
+class Prose(TypeDecorator[str]):
+    """Text that may quote what a client or a model said: halves of characters become "?"."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        return value and value.encode(errors="replace").decode()
+
 
 jobs = Table(
     "jobs",
@@ -30,10 +52,10 @@ jobs = Table(
     Column("engine", Text),
     Column("engine_deaths", Integer, nullable=False),
     Column("cancel_requested_at", Double),
-    Column("cancel_reason", Text),
+    Column("cancel_reason", Prose),
     Column("stop_reason", Text),
     Column("error_type", Text),
-    Column("error_message", Text),
+    Column("error_message", Prose),
     Column("input_tokens", Integer, nullable=False),
     Column("max_tokens", Integer, nullable=False),
     Column("output_tokens", Integer),
@@ -43,7 +65,7 @@ job_history = Table(
     "job_history",
     metadata,
     Column("seq", Integer, primary_key=True),
-    Column("job_id", Text, nullable=False),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("at", Double, nullable=False),
     Column("from_state", Text),
     Column("to_state", Text, nullable=False),
@@ -54,7 +76,7 @@ job_history = Table(
 telemetry = Table(
     "telemetry",
     metadata,
-    Column("job_id", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("queue_seconds", Double, nullable=False),
     Column("load_seconds", Double, nullable=False),
     Column("prefill_seconds", Double, nullable=False),

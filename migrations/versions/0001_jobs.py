@@ -9,7 +9,7 @@ down_revision = None
 
 JOBS = """
 CREATE TABLE jobs (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     message_id TEXT NOT NULL,
     request_id TEXT NOT NULL,
@@ -54,19 +54,20 @@ CREATE TABLE jobs (
 # A foreign key with ON DELETE CASCADE, so that whoever prunes old jobs leaves nothing behind.
 HISTORY = """
 CREATE TABLE job_history (
-    seq INTEGER PRIMARY KEY AUTOINCREMENT,
-    job_id TEXT NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    seq INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
+    job_id TEXT NOT NULL,
     at DOUBLE NOT NULL,
     from_state TEXT,
     to_state TEXT NOT NULL,
     attempt INTEGER NOT NULL,
-    owner TEXT
+    owner TEXT,
+    FOREIGN KEY (job_id) REFERENCES jobs (id) ON DELETE CASCADE
 )
 """
 
 TELEMETRY = """
 CREATE TABLE telemetry (
-    job_id TEXT PRIMARY KEY NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    job_id TEXT PRIMARY KEY NOT NULL,
     queue_seconds DOUBLE NOT NULL,
     load_seconds DOUBLE NOT NULL,
     prefill_seconds DOUBLE NOT NULL,
@@ -77,7 +78,8 @@ CREATE TABLE telemetry (
     prefilled_tokens INTEGER NOT NULL,
     peak_memory_bytes INTEGER,
     first_token_seconds DOUBLE,
-    longest_step_seconds DOUBLE
+    longest_step_seconds DOUBLE,
+    FOREIGN KEY (job_id) REFERENCES jobs (id) ON DELETE CASCADE
 )
 """
 
@@ -87,7 +89,6 @@ INDEXES = [
     "WHERE cancel_requested_at IS NOT NULL AND state IN ('queued', 'running')",
     "CREATE UNIQUE INDEX jobs_one_running_per_engine ON jobs (engine) WHERE state = 'running'",
     "CREATE INDEX jobs_created_at ON jobs (created_at)",
-    "CREATE INDEX jobs_state ON jobs (state, seq)",
     "CREATE INDEX job_history_job ON job_history (job_id, seq)",
 ]
 

@@ -1,0 +1,52 @@
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.data_dir import lock, prepare
+from storage.errors import StorageError
+
+CHILDREN = str(Path(__file__).with_name("children.py"))
+
+
+def test_a_missing_data_folder_is_made_for_its_user_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    prepare(folder)
+    prepare(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_data_folder_that_is_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"could not be made: File exists; use another"):
+        prepare(tmp_path / "file")
+
+
+def test_a_data_folder_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if os.getuid() == 0:  # whom no mode keeps out
+        monkeypatch.setattr(os, "access", lambda *_: False)
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="cannot be read and written; change its permissions"):
+        prepare(tmp_path)
+
+
+def test_a_second_service_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    command = [sys.executable, CHILDREN, "hold", str(tmp_path)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "locked\n"
+    with pytest.raises(StorageError) as refused, lock(tmp_path):
+        pass
+    assert str(refused.value) == (
+        f"another mererun (pid {child.pid}) is using {tmp_path}; stop it or use another --data-dir"
+    )
+    child.kill()
+    child.communicate()
+    with lock(tmp_path):
+        assert (tmp_path / "service.lock").read_text() == str(os.getpid())
+    assert stat.S_IMODE((tmp_path / "service.lock").stat().st_mode) == 0o600
