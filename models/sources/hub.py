@@ -1,4 +1,8 @@
-"""A model repository of the Hugging Face hub, downloaded resumably."""
+"""A model repository of the Hugging Face hub, downloaded resumably.
+
+The hub library resumes inside a file only within one run; between runs, files that are whole are
+kept and the others start again.
+"""
 
 import shutil
 import sys
@@ -31,6 +35,8 @@ def pull(repository: str, models_dir: Path) -> Checkpoint:
     if not sys.stderr.isatty():
         disable_progress_bars()
     folder = models_dir / f"{RESUMABLE}{folder_name(repository)}"
+    for part in folder.rglob("*.incomplete"):  # of a killed run: the library takes fresh names
+        part.unlink()
     revision = _download(repository, folder)
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # the hub library's resumption notes
     write_receipt(folder, {"source": f"hub {repository}", "revision": revision})
@@ -45,7 +51,13 @@ def _download(repository: str, folder: Path) -> str:
     try:
         revision = HfApi().model_info(repository).sha
         assert revision is not None
-        snapshot_download(repository, revision=revision, local_dir=folder, allow_patterns=WANTED)
+        snapshot_download(
+            repository,
+            revision=revision,
+            local_dir=folder,
+            allow_patterns=WANTED,
+            ignore_patterns=["*/*"],  # other forms of the model lie in folders
+        )
     except GatedRepoError as error:
         raise CheckpointError(
             f"{repository} is gated: accept its terms on the hub, set HF_TOKEN and pull again"
