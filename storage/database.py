@@ -2,10 +2,11 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import aiosqlite
 import anyio
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
@@ -86,19 +87,22 @@ class Database:
         async with self._watching:
             with _explained(self.path):
                 async with self._watcher.connect() as connection:
+                    driver = await _driver(connection)
+                    ((now,),) = await driver.execute_fetchall("PRAGMA data_version")
                     # The number counts for its own connection only, so it is kept there.
                     seen = connection.info.get("data_version")
-                    now = (await connection.exec_driver_sql("PRAGMA data_version")).scalar_one()
                     connection.info["data_version"] = now
         return now != seen
 
     async def _close(self) -> None:
         await self._readers.dispose()
         await self._writer.dispose()
-        async with self._watcher.connect() as connection:
-            # Another process may hold a long read: shutting down does not wait for it.
-            await connection.exec_driver_sql("PRAGMA busy_timeout = 200")
-            await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        # On a full disk the log stays, and the next to open the database takes it in. Another
+        # process may hold a long read: shutting down does not wait for it.
+        with suppress(DBAPIError):
+            async with self._watcher.connect() as connection:
+                await connection.exec_driver_sql("PRAGMA busy_timeout = 200")
+                await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         await self._watcher.dispose()
 
 
@@ -166,10 +170,15 @@ async def _set_synchronous(connection: AsyncConnection, level: Literal["FULL", "
     # SQLite ignores the change inside a transaction, so it goes to the driver before the first one.
     if connection.info.get("synchronous", "NORMAL") == level:
         return
-    raw = (await connection.get_raw_connection()).driver_connection
-    assert raw is not None
-    await raw.execute(f"PRAGMA synchronous = {level}")
+    await (await _driver(connection)).execute(f"PRAGMA synchronous = {level}")
     connection.info["synchronous"] = level
+
+
+async def _driver(connection: AsyncConnection) -> aiosqlite.Connection:
+    """The driver's own connection: outside SQLAlchemy's transactions, one hop a statement."""
+    driver = (await connection.get_raw_connection()).driver_connection
+    assert isinstance(driver, aiosqlite.Connection)
+    return driver
 
 
 async def _to_the_end(step: Callable[[], Awaitable[None]]) -> None:

@@ -139,9 +139,10 @@ def test_events_that_do_not_fit_are_taken_back(
             return write(descriptor, data[:5])
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched, pytest.raises(StorageError, match="No space left"):
-        patched.setattr(os, "write", full)
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StorageError, match="No space left"):
         record.append([{"type": "b"}])
+    monkeypatch.undo()
     record.append([{"type": "c"}])
     assert record.events() == [{"seq": 1, "type": "a"}, {"seq": 2, "type": "c"}]
 
