@@ -6,6 +6,7 @@ import pytest
 from models.catalog import DEFAULT_MODEL
 from models.safetensors_file import write_float32
 from models.sources import pull
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 TEST_DATA = Path(__file__).parents[1] / "build" / "test-data"
 
@@ -14,6 +15,17 @@ TEST_DATA = Path(__file__).parents[1] / "build" / "test-data"
 def smollm2() -> Path:
     """The folder of the real default model, installed once and kept between runs."""
     return pull(DEFAULT_MODEL, TEST_DATA / "models").path
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real but tiny random model."""
+    return write_tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 @pytest.fixture
