@@ -98,11 +98,10 @@ class Checkpoint:
 
 def resolve(name_or_path: str, models_dir: Path) -> Checkpoint:
     """The installed model of that name (`org/name` too), or the model in that folder."""
-    path = Path(name_or_path).expanduser()
-    if models_dir / folder_name(name_or_path) not in installed_paths(models_dir) and os.path.isdir(
-        path
-    ):
-        return inspect(path)
+    folder = Path(name_or_path).expanduser()
+    is_installed = models_dir / folder_name(name_or_path) in installed_paths(models_dir)
+    if not is_installed and os.path.isdir(folder):
+        return inspect(folder)
     return inspect(installed_path(name_or_path, models_dir))
 
 
