@@ -5,14 +5,15 @@ A browser lets any page send requests to the local machine. What gives such a pa
 was pointed at the local machine, the `Host` header.
 """
 
-from collections.abc import Mapping
 from urllib.parse import urlsplit
+
+from werkzeug.datastructures import Headers
 
 from service.errors import ApiError
 from service.settings import LOOPBACK_HOSTS
 
 
-def refuse_web_pages(headers: Mapping[str, str]) -> None:
+def refuse_web_pages(headers: Headers) -> None:
     """Raises ApiError 403 for a request that a foreign web page may have made."""
     host = _host_name("//" + headers.get("Host", ""))
     if host not in LOOPBACK_HOSTS:

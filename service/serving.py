@@ -102,18 +102,18 @@ async def serve(
             max_output_tokens=min(settings.max_output_tokens or context_tokens, context_tokens),
         )
         url = url_of(listener)
+        shutdown = Shutdown(core)
+        stack.callback(_remove_ready_file, settings.ready_file)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run)
             tasks.start_soon(scheduler.run)
             tasks.start_soon(cancellation.run)
-            shutdown = Shutdown(core)
             tasks.start_soon(shutdown.on_signals)
             tasks.start_soon(_announce_when_ready, core, url, announce, shutdown)
             await _serve_http(create_app(core, keys), listener.fileno(), shutdown)
             tasks.cancel_scope.cancel()
-        _remove_ready_file(settings.ready_file)
-    if shutdown.start_error is not None:
-        raise shutdown.start_error
+        if shutdown.start_error is not None:
+            raise shutdown.start_error
 
 
 class Shutdown:
@@ -181,7 +181,7 @@ async def _serve_http(app: Any, descriptor: int, shutdown: Shutdown) -> None:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(cut_off)
-        await hypercorn.asyncio.serve(app, config, shutdown_trigger=cast(Any, shutdown.done))
+        await cast(Any, hypercorn.asyncio).serve(app, config, shutdown_trigger=shutdown.done)
         tasks.cancel_scope.cancel()
 
 

@@ -1,5 +1,8 @@
 """Prefill and decode with one resident model. Runs in the engine process, on its one MLX thread."""
 
+# pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false, reportAttributeAccessIssue=false
+# since mlx-lm has no types, and those of mlx do not know trees and buffers.
+
 import time
 from collections.abc import Callable
 from pathlib import Path

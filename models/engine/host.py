@@ -5,7 +5,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from subprocess import DEVNULL
@@ -96,7 +96,7 @@ class EngineHost:
             await self._changed.wait()
         return self.status
 
-    async def generate(self, run: Run) -> AsyncIterator[Loading | JobEvent]:
+    async def generate(self, run: Run) -> AsyncGenerator[Loading | JobEvent]:
         """The run's events: `Loading` while there is no engine yet, `Prefill`, `Tokens`, and
         `Finished` last. Only one run may be going on.
 
@@ -229,7 +229,7 @@ class _Link:
             except ProtocolError as error:
                 raise EngineDied(f"the engine broke the protocol: {error}") from error
 
-    async def events(self, run: Run, stall_seconds: float) -> AsyncIterator[JobEvent]:
+    async def events(self, run: Run, stall_seconds: float) -> AsyncGenerator[JobEvent]:
         # Unbounded in form, bounded in fact: a run has at most max_tokens events, and its reader
         # is the scheduler, never a client.
         sender, receiver = anyio.create_memory_object_stream[JobEvent | EngineDied](math.inf)

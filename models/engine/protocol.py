@@ -125,7 +125,7 @@ Message = Load | Run | Cancel | Loading | Ready | Prefill | Tokens | Finished | 
 JobEvent = Prefill | Tokens | Finished | Failed
 
 _KINDS = {kind.__name__: kind for kind in Message.__args__}
-_IDS_FIELD = {Run: "prompt", Tokens: "ids"}
+_IDS_FIELD: dict[type[Message], str] = {Run: "prompt", Tokens: "ids"}
 
 
 def encode(message: Message) -> bytes:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 
 from models.engine import blas
@@ -68,8 +69,6 @@ def main() -> None:
         return
     in_use = blas.preload()
     # Only now, since a BLAS must be loaded before MLX is.
-    import mlx.core as mx
-
     from models.engine.generate import ResidentModel
 
     started = time.perf_counter()
@@ -87,7 +86,7 @@ def main() -> None:
         "weights_bytes": model.size_bytes,
         "prefill_chunk_tokens": model.chunk_tokens,
         "blas": in_use if model.device == "cpu" else None,
-        "mlx": mx.__version__,
+        "mlx": version("mlx"),
     }
     link.send(Ready(time.perf_counter() - started, facts))
     while True:

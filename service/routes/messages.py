@@ -52,10 +52,9 @@ class MessagesRoutes:
         return _saying_what_was_ignored(jsonify({"input_tokens": len(prompt.ids)}), prepared)
 
     async def _read(self, kind: type[Request]) -> tuple[dict[str, Any], Request, Prepared]:
-        body, content_type = (
-            await request.get_data(as_text=False),
-            request.headers.get("Content-Type"),
-        )
+        body = await request.get_data(as_text=False)
+        assert isinstance(body, bytes)
+        content_type = request.headers.get("Content-Type")
 
         def read() -> tuple[dict[str, Any], Request, Prepared]:
             received = json_body.parse(body, content_type)

@@ -10,6 +10,7 @@ from quart import Quart, Response, jsonify
 
 from models.engine.host import EngineStatus
 from service.core import Core
+from storage.jobs import JobState
 
 
 class RuntimeRoutes:
@@ -28,8 +29,8 @@ class RuntimeRoutes:
                 "type": "runtime",
                 "admission": {
                     "open": core.admission.open,
-                    "queued": counts["queued"],
-                    "running": counts["running"],
+                    "queued": counts[JobState.QUEUED],
+                    "running": counts[JobState.RUNNING],
                     "limit": core.settings.queue_limit,
                 },
                 "model": {

@@ -26,6 +26,14 @@ class Outcome:
     load_seconds: float
     stats: Stats
 
+    @property
+    def state(self) -> JobState:
+        """The state to be written. Raises when the lease is lost: then none may be."""
+        if self.ending is None:
+            return JobState.SUCCEEDED
+        assert self.ending.state is not None
+        return self.ending.state
+
 
 class Answering:
     """Collects one answer while the engine generates it."""
@@ -38,14 +46,14 @@ class Answering:
         self._stop_sequence: str | None = None
         self._load_seconds = 0.0
         self._finished: Finished | None = None
+        self._failure: Ending | None = None
 
-    async def run(self) -> Outcome:
-        failure: Ending | None = None
+    async def run(self) -> None:
+        """Until the engine has said its last word; what came of it is the `outcome`."""
         try:
             await self._generate()
         except EngineError as error:
-            failure = Ending(JobState.FAILED, ApiError.internal(f"{error}"))
-        return self._outcome(failure)
+            self._failure = Ending(JobState.FAILED, ApiError.internal(str(error)))
 
     async def _generate(self) -> None:
         started = time.perf_counter()
@@ -95,8 +103,8 @@ class Answering:
             self._parts.append(text)
             self._live.relay.publish(TextDelta(text))
 
-    def _outcome(self, failure: Ending | None) -> Outcome:
-        ending = self._live.ending or failure
+    def outcome(self) -> Outcome:
+        ending = self._live.ending or self._failure
         answered = None
         if self._finished is not None:
             reason = _STOP_REASONS.get(self._finished.reason)

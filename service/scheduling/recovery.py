@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from anyio import to_thread
 
 from service.errors import ApiError
 from service.scheduling.recorded import message_of, recorded
+from storage.errors import StorageError
 from storage.jobs import Job, Jobs, JobState
 from storage.run_records import RunRecord
 from storage.telemetry import Telemetry
@@ -27,7 +29,13 @@ async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -
     """
     orphans = await jobs.orphans(is_alive)
     for job in orphans:
-        await _release(jobs, job, data_dir)
+        try:
+            await _release(jobs, job, data_dir)
+        except StorageError as error:  # one damaged record must not keep the service from starting
+            logger.error("%s", error)
+            await jobs.release(
+                job, JobState.FAILED, error_type="api_error", error_message=str(error)
+            )
     queued = await jobs.queued()
     for job in queued:
         if job.cancel_requested_at is None:
@@ -41,28 +49,28 @@ async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -
 
 async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
     record = RunRecord.at(data_dir / job.record)
-    if not await to_thread.run_sync(lambda: record.closed):
+    response = await to_thread.run_sync(record.response)
+    if response is None:
         if job.cancel_requested_at is None:
             await jobs.release(
                 job, JobState.INTERRUPTED, error_type="api_error", error_message=_WHILE_RUNNING
             )
             return
-        await to_thread.run_sync(_close_as_cancelled, job, data_dir)
-    response = await to_thread.run_sync(record.response)
+        response = await to_thread.run_sync(_close_as_cancelled, job, data_dir)
     telemetry = await to_thread.run_sync(record.telemetry)
-    error = response["error"]
+    error: dict[str, str] = response["error"] or {}
     await jobs.release(
         job,
         JobState(response["state"]),
         stop_reason=response["message"]["stop_reason"],
-        error_type=error and error["type"],
-        error_message=error and error["message"],
+        error_type=error.get("type"),
+        error_message=error.get("message"),
         output_tokens=response["message"]["usage"]["output_tokens"],
-        telemetry=telemetry and Telemetry(**telemetry),
+        telemetry=Telemetry(**telemetry) if telemetry else None,
     )
 
 
-def _close_as_cancelled(job: Job, data_dir: Path) -> None:
+def _close_as_cancelled(job: Job, data_dir: Path) -> dict[str, Any]:
     record = RunRecord.at(data_dir / job.record)
     tokens = [each for each in record.events() if each["event"] == "tokens"]
     message = message_of(
@@ -75,4 +83,6 @@ def _close_as_cancelled(job: Job, data_dir: Path) -> None:
         stop_sequence=None,
     )
     error = ApiError(499, "api_error", f"the run was cancelled: {job.cancel_reason}")
-    record.close(response=recorded(JobState.CANCELLED, message, error), telemetry=None)
+    response = recorded(JobState.CANCELLED, message, error)
+    record.close(response=response, telemetry=None)
+    return response

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -65,8 +66,8 @@ class Scheduler:
         """Tell the readers of a job that never ran, and close its record."""
         outcome = Outcome(None, ending, "", 0, 0.0, Stats())
         try:
-            if ending.state not in (None, JobState.INTERRUPTED):
-                await live.journal.close(_response(live, outcome, ending.state), None)
+            if ending.state is not JobState.INTERRUPTED:
+                await live.journal.close(_response(live, outcome), None)
         except StorageError as error:
             logger.error("%s", error)
         finally:
@@ -96,10 +97,9 @@ class Scheduler:
             return
         live.journal.write("claimed", attempt=job.attempt)
         outcome = await self._answer(job, live)
-        try:
+        if outcome.ending is None or outcome.ending.state is not None:
             outcome = await self._finish(job, live, outcome)
-        finally:
-            self._tell(live, outcome)
+        self._tell(live, outcome)
 
     async def _answer(self, job: Job, live: LiveJob) -> Outcome:
         async def guard(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -112,45 +112,51 @@ class Scheduler:
                 logger.error("%s", error)
                 await self.stop(live, Ending(JobState.FAILED, ApiError.internal(str(error))))
 
+        answering = Answering(self._engine, live)
         async with anyio.create_task_group() as helpers:
             helpers.start_soon(guard, keep_lease, self._jobs, job, self._lease_seconds)
             helpers.start_soon(guard, live.journal.run)
-            outcome = await Answering(self._engine, live).run()
+            await answering.run()
             helpers.cancel_scope.cancel()
-        return outcome
+        return answering.outcome()
 
     async def _finish(self, job: Job, live: LiveJob, outcome: Outcome) -> Outcome:
-        """Close the record, then write the row. Returns what its readers are to be told."""
-        ending = outcome.ending
-        if ending is not None and ending.state is None:
-            return outcome
-        state = JobState.SUCCEEDED if ending is None or ending.state is None else ending.state
+        """Close the record, then write the row. Returns what the readers are to be told."""
         telemetry = _telemetry(job, live, outcome)
         try:
-            if state is not JobState.INTERRUPTED:  # an interrupted record may be continued
-                await live.journal.close(_response(live, outcome, state), telemetry)
+            if outcome.state is not JobState.INTERRUPTED:  # such a record may be continued
+                await live.journal.close(_response(live, outcome), telemetry)
         except StorageError as error:
             logger.error("%s", error)
             outcome = _failed(outcome, error)
-            ending, state = outcome.ending, JobState.FAILED
-        try:
-            written = await self._jobs.finish(
-                job,
-                state,
-                stop_reason=outcome.answered.stop_reason if outcome.answered else None,
-                error_type=ending.error.type if ending else None,
-                error_message=ending.error.message if ending else None,
-                output_tokens=outcome.output_tokens,
-                telemetry=telemetry,
-            )
-        except StorageError as error:
-            logger.error("%s", error)
-            return _failed(outcome, error)
-        if not written:
-            return _failed(outcome, LeaseLost(f"the lease of {job.id} was lost"))
-        return outcome
+        while True:
+            try:
+                if await self._write_end(job, outcome, telemetry):
+                    return outcome
+                return _failed(outcome, LeaseLost(f"the lease of {job.id} was lost"))
+            except StorageError as error:
+                # Nothing can be claimed while this row says that the engine is taken, so there is
+                # nothing better to do than to try again; the readers need not wait for that.
+                logger.error("%s", error)
+                outcome = _failed(outcome, error)
+                self._tell(live, outcome)
+                await anyio.sleep(_RETRY_SECONDS)
+
+    async def _write_end(self, job: Job, outcome: Outcome, telemetry: Telemetry) -> bool:
+        answered, ending = outcome.answered, outcome.ending
+        return await self._jobs.finish(
+            job,
+            outcome.state,
+            stop_reason=answered.stop_reason if answered else None,
+            error_type=ending.error.type if ending else None,
+            error_message=ending.error.message if ending else None,
+            output_tokens=outcome.output_tokens,
+            telemetry=telemetry,
+        )
 
     def _tell(self, live: LiveJob, outcome: Outcome) -> None:
+        if live.id not in self.live:
+            return
         if outcome.answered is not None:
             live.relay.publish(outcome.answered)
         elif outcome.ending is not None:
@@ -160,17 +166,10 @@ class Scheduler:
 
 def _failed(outcome: Outcome, error: Exception) -> Outcome:
     ending = Ending(JobState.FAILED, ApiError.internal(str(error)))
-    return Outcome(
-        None,
-        ending,
-        outcome.text,
-        outcome.output_tokens,
-        outcome.load_seconds,
-        outcome.stats,
-    )
+    return replace(outcome, answered=None, ending=ending)
 
 
-def _response(live: LiveJob, outcome: Outcome, state: JobState) -> dict[str, Any]:
+def _response(live: LiveJob, outcome: Outcome) -> dict[str, Any]:
     answered = outcome.answered
     message = message_of(
         live.message_id,
@@ -181,7 +180,7 @@ def _response(live: LiveJob, outcome: Outcome, state: JobState) -> dict[str, Any
         stop_reason=answered.stop_reason if answered else None,
         stop_sequence=answered.stop_sequence if answered else None,
     )
-    return recorded(state, message, outcome.ending.error if outcome.ending else None)
+    return recorded(outcome.state, message, outcome.ending.error if outcome.ending else None)
 
 
 def _telemetry(job: Job, live: LiveJob, outcome: Outcome) -> Telemetry:

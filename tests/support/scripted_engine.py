@@ -64,7 +64,7 @@ class _Play:
         for step in range(steps + 1):
             self.link.send(Prefill(self.run.job, total * step // steps, total))
             if not self._step():
-                return
+                return None
         for token in self.ids:
             if self.generated == self.run.max_tokens:
                 return self._finish("length")
