@@ -174,6 +174,8 @@ def _decode(header: bytes, body: bytes) -> Message:
             ids = ids_of()
             ids.frombytes(body)
             values[_IDS_FIELD[kind]] = _little_endian(ids)
+        elif body:
+            raise ValueError(f"{kind.__name__} has no token ids")
         if kind is Finished:
             values["stats"] = Stats(**values["stats"])
         if kind is Run:
