@@ -122,9 +122,13 @@ class EngineHost:
                 self._set(condition="ready")
 
     async def cancel(self, job: str) -> None:
-        """Ask the engine to stop `job`; its events then end with `Finished`."""
+        """Ask the engine to stop `job`; its events then end with `Finished`.
+
+        Of no effect when there is no engine: whoever reads the run's events is told by them.
+        """
         if self._link is not None:
-            await self._link.send(Cancel(job))
+            with suppress(EngineDied):
+                await self._link.send(Cancel(job))
 
     async def _until_ready(self) -> AsyncIterator[Loading]:
         while self._link is None:
@@ -197,17 +201,19 @@ class _Link:
         self._is_ready = False
 
     async def send(self, message: Message) -> None:
-        data = memoryview(encode(message))
+        data = encode(message)
         async with self._send_lock:
-            # A frame cut short would garble all that follow, so it is sent whole or not at all.
-            with anyio.CancelScope(shield=True):
-                try:
-                    while data:
-                        await anyio.wait_writable(self._socket)
-                        with suppress(BlockingIOError):
-                            data = data[self._socket.send(data) :]
-                except OSError as error:
-                    raise EngineDied(f"the engine process is gone ({error})") from error
+            sent = 0
+            try:
+                while sent < len(data):
+                    await anyio.wait_writable(self._socket)
+                    with suppress(BlockingIOError):
+                        sent += self._socket.send(memoryview(data)[sent:])
+            except OSError as error:
+                raise EngineDied(f"the engine process is gone ({error})") from error
+            finally:
+                if 0 < sent < len(data):  # a frame cut short would garble all that follow
+                    self.kill()
 
     async def messages(self, stall_seconds: float) -> AsyncIterator[Message]:
         """All that the engine says, until it dies: the only way out is EngineDied.
@@ -235,13 +241,15 @@ class _Link:
         sender, receiver = anyio.create_memory_object_stream[JobEvent | EngineDied](math.inf)
         self._job = (run.job, sender)
         try:
-            await self.send(run)
+            silence = EngineDied(f"the engine gave no sign for {stall_seconds:g} s")
+            with anyio.move_on_after(stall_seconds) as sending:
+                await self.send(run)  # a long prompt waits for the engine to read it
+            if sending.cancelled_caught:
+                raise silence
             while True:
-                event = None
+                event = silence
                 with anyio.move_on_after(stall_seconds):
                     event = await receiver.receive()
-                if event is None:
-                    event = EngineDied(f"the engine gave no sign for {stall_seconds:g} s")
                 if isinstance(event, EngineDied):
                     raise event
                 yield event
