@@ -7,6 +7,9 @@ import mlx.core as mx
 
 Sampler = Callable[[mx.array, int], mx.array]
 
+# Colder than this changes no draw, but would overflow float32.
+_COLDEST = 1e-9
+
 
 def sampler(*, temperature: float, top_p: float, top_k: int, seed: int) -> Sampler:
     """A function (logits [1, vocabulary], index of the generated token) → token id [1].
@@ -18,8 +21,10 @@ def sampler(*, temperature: float, top_p: float, top_k: int, seed: int) -> Sampl
     if temperature == 0:
         return lambda logits, index: mx.argmax(logits, axis=-1)
 
+    scale = 1.0 / max(temperature, _COLDEST)
+
     def sample(logits: mx.array, index: int) -> mx.array:
-        scaled = logits.astype(mx.float32) * (1.0 / temperature)
+        scaled = logits.astype(mx.float32) * scale
         if 0 < top_k < scaled.shape[-1]:
             scaled = _keep_best(scaled, top_k)
         if top_p < 1:
