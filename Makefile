@@ -1,0 +1,36 @@
+# `make serve` and `make test` do all they need: system packages, environment, model, then their job.
+# Variables: PYTHON (3.11 or newer), EXTRA (cpu or cuda13 on Linux; nothing on macOS, which has Metal).
+
+EXTRA ?= $(if $(filter Linux,$(shell uname -s)),cpu)
+BIN := .venv/bin
+# CI installs exactly what was tested last; a user gets the newest that the bounds admit.
+LOCK := $(if $(CI),--constraint constraints.txt)
+
+.PHONY: serve test check format
+
+serve: .venv/serve-installed
+	$(BIN)/mererun models pull smollm2-135m-instruct
+	exec $(BIN)/mererun serve
+
+test: .venv/dev-installed build/anthropic-1/anthropic
+	$(BIN)/python -m pytest
+
+check: .venv/dev-installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+format: .venv/dev-installed
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+.venv/%-installed: pyproject.toml tools/set-up
+	tools/set-up $(EXTRA)
+	$(BIN)/pip install --quiet $(LOCK) --editable '.[$(EXTRA)$(if $(filter dev,$*),$(if $(EXTRA),$(comma))dev)]'
+	touch $@
+
+comma := ,
+
+# The SDK's previous major version sends other headers; it cannot share an environment with this one.
+build/anthropic-1/anthropic: .venv/dev-installed
+	$(BIN)/pip install --quiet --no-deps --upgrade --target build/anthropic-1 'anthropic==1.17.0'
