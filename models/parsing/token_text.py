@@ -3,7 +3,6 @@
 import codecs
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
 
 import orjson
 from tokenizers import Tokenizer
@@ -19,10 +18,10 @@ class TokenBytes:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        description = orjson.loads(tokenizer.to_str())
-        self._special = {each["id"] for each in description["added_tokens"] if each["special"]}
-        self._added = {each["id"] for each in description["added_tokens"] if not each["special"]}
-        kinds = set(_decoder_kinds(description["decoder"]))
+        added = tokenizer.get_added_tokens_decoder()
+        self._special = {id for id, token in added.items() if token.special}
+        self._added = added.keys() - self._special
+        kinds = set(_decoder_kinds(tokenizer))
         if "ByteLevel" in kinds:
             self._piece_bytes = _byte_level
         elif "ByteFallback" in kinds:
@@ -66,12 +65,15 @@ class TokenText:
         return self._decoder.decode(b"", final=True)
 
 
-def _decoder_kinds(decoder: dict[str, Any] | None) -> Iterable[str]:
-    if decoder is None:
+def _decoder_kinds(tokenizer: Tokenizer) -> Iterable[str]:
+    if tokenizer.decoder is None:
         return
-    yield decoder["type"]
-    for each in decoder.get("decoders", ()):
-        yield from _decoder_kinds(each)
+    # Its state is the decoder's part of tokenizer.json; the whole would be megabytes to read.
+    pending = [orjson.loads(tokenizer.decoder.__getstate__())]
+    while pending:
+        decoder = pending.pop()
+        yield decoder["type"]
+        pending.extend(decoder.get("decoders", ()))
 
 
 def _byte_level(piece: str) -> bytes:
