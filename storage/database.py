@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
+from urllib.parse import quote
 
 import aiosqlite
 import anyio
@@ -15,7 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from storage.errors import StorageError
-from storage.schema import migrate
+from storage.schema import check, migrate
 
 __all__ = ["Database", "StorageError"]
 
@@ -30,11 +31,13 @@ class Database:
     event loop, which is fair and costs no thread; other processes wait on SQLite's busy time-out.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
-        self._writer = _async_engine(path, begin="BEGIN IMMEDIATE", connections=1)
-        self._readers = _async_engine(path, begin="BEGIN", connections=READERS, query_only=True)
-        self._watcher = _async_engine(path, begin=None, connections=1)
+        self._read_only = read_only
+        place = _read_only_place(path) if read_only else _place(path)
+        self._writer = _async_engine(place, begin="BEGIN IMMEDIATE", connections=1)
+        self._readers = _async_engine(place, begin="BEGIN", connections=READERS, query_only=True)
+        self._watcher = _async_engine(place, begin=None, connections=1)
         self._writing = anyio.Lock()
         self._watching = anyio.Lock()
 
@@ -52,6 +55,20 @@ class Database:
             stack.push_async_callback(_to_the_end, database._close)
             yield database
 
+    @classmethod
+    @asynccontextmanager
+    async def open_to_read(cls, path: Path) -> AsyncGenerator[Self]:
+        """Open an existing database as it is, also one in use or left behind by a crash.
+
+        Nothing is made, upgraded or written. Raises `StorageError` when it is missing, cannot be
+        read, is no database, or has another schema than this code's.
+        """
+        await anyio.to_thread.run_sync(_check, path)
+        database = cls(path, read_only=True)
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(_to_the_end, database._close)
+            yield database
+
     @asynccontextmanager
     async def write(self, durable: bool = False) -> AsyncGenerator[AsyncConnection]:
         """A transaction that holds SQLite's write lock from its first moment.
@@ -62,7 +79,7 @@ class Database:
         """
         async with self._writing:
             with _explained(self.path):
-                async with self._writer.connect() as connection:
+                async with _connected(self._writer) as connection:
                     await _set_synchronous(connection, "FULL" if durable else "NORMAL")
                     try:
                         await connection.begin()
@@ -76,7 +93,7 @@ class Database:
     async def read(self) -> AsyncGenerator[AsyncConnection]:
         """One unchanging view of the database for the length of the block; it cannot write."""
         with _explained(self.path):
-            async with self._readers.connect() as connection:
+            async with _connected(self._readers) as connection:
                 yield connection
 
     async def external_change(self) -> bool:
@@ -86,7 +103,7 @@ class Database:
         """
         async with self._watching:
             with _explained(self.path):
-                async with self._watcher.connect() as connection:
+                async with _connected(self._watcher) as connection:
                     driver = await _driver(connection)
                     ((now,),) = await driver.execute_fetchall("PRAGMA data_version")
                     # The number counts for its own connection only, so it is kept there.
@@ -97,17 +114,55 @@ class Database:
     async def _close(self) -> None:
         await self._readers.dispose()
         await self._writer.dispose()
+        if self._read_only:
+            return
         # On a full disk the log stays, and the next to open the database takes it in. Another
         # process may hold a long read: shutting down does not wait for it.
         with suppress(DBAPIError):
-            async with self._watcher.connect() as connection:
+            async with _connected(self._watcher) as connection:
                 await connection.exec_driver_sql("PRAGMA busy_timeout = 200")
                 await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         await self._watcher.dispose()
 
 
+def _check(path: Path) -> None:
+    if not path.exists():
+        raise StorageError(
+            f"there is no database {path}; start `mererun serve` once or use another --data-dir"
+        )
+    engine = create_engine(_read_only_place(path).set(drivername="sqlite"), poolclass=NullPool)
+    _configure(engine, begin="BEGIN", query_only=True)
+    with _explained(path):
+        check(engine, path)
+
+
+def _place(path: Path) -> URL:
+    return URL.create("sqlite+aiosqlite", database=str(path))
+
+
+def _read_only_place(path: Path) -> URL:
+    query = {"mode": "ro", "uri": "true"}
+    if not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
+        # SQLite would need to make a -shm file for its locks; there is no log to be read either.
+        query["immutable"] = "1"
+    return URL.create(
+        "sqlite+aiosqlite", database=f"file:{quote(str(path.absolute()))}", query=query
+    )
+
+
+@asynccontextmanager
+async def _connected(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
+    connection = engine.connect()
+    try:
+        await _to_the_end(connection.start)
+        yield connection
+    finally:
+        if connection.sync_connection is not None:
+            await _to_the_end(connection.close)
+
+
 def _prepare(path: Path) -> None:
-    engine = create_engine(URL.create("sqlite", database=str(path)), poolclass=NullPool)
+    engine = create_engine(_place(path).set(drivername="sqlite"), poolclass=NullPool)
     _configure(engine, begin="BEGIN IMMEDIATE")
     try:
         # SQLite would make the file readable for all; its -wal and -shm copy the mode.
@@ -122,10 +177,10 @@ def _prepare(path: Path) -> None:
 
 
 def _async_engine(
-    path: Path, *, begin: str | None, connections: int, query_only: bool = False
+    place: URL, *, begin: str | None, connections: int, query_only: bool = False
 ) -> AsyncEngine:
     engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=str(path)),
+        place,
         pool_size=connections,
         # `write` and `read` end their transactions themselves.
         pool_reset_on_return=None,
@@ -161,7 +216,16 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
         else:
             connection.exec_driver_sql(begin)
 
+    def invalidated(
+        connection: AsyncAdapt_aiosqlite_connection, _record: object, _error: object
+    ) -> None:
+        # SQLAlchemy gives up a connection whose statement was cancelled. Closing it alone would
+        # not end the transaction: SQLite waits for a statement that Python may still refer to.
+        with suppress(asyncio.CancelledError):
+            connection.run_async(lambda driver: _to_the_end(driver.rollback))
+
     event.listen(engine, "connect", connected)
+    event.listen(engine, "invalidate", invalidated)
     if begin is not None:
         event.listen(engine, "begin", begun)
 
@@ -181,7 +245,7 @@ async def _driver(connection: AsyncConnection) -> aiosqlite.Connection:
     return driver
 
 
-async def _to_the_end(step: Callable[[], Awaitable[None]]) -> None:
+async def _to_the_end(step: Callable[[], Awaitable[object]]) -> None:
     """Run `step` to its end, however often the caller is cancelled meanwhile.
 
     A task of its own, because a web server cancels tasks natively, which a shielded scope of

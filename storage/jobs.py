@@ -11,6 +11,7 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -184,6 +185,14 @@ class Jobs:
         async with self._db.read() as connection:
             row = (await connection.execute(GET, {"job_id": id})).mappings().one_or_none()
         return _job(row) if row else None
+
+    async def find(self, beginning: str) -> list[Job]:
+        """Jobs whose id or message id begins so, the newest first."""
+        matches = [
+            func.substr(column, 1, len(beginning)) == beginning
+            for column in (jobs.c.id, jobs.c.message_id)
+        ]
+        return (await self._select(or_(*matches)))[::-1]
 
     async def queued(self) -> list[Job]:
         """Every queued job, the next one first."""

@@ -20,9 +20,7 @@ def migrate(engine: Engine, path: Path) -> None:
     `engine` must begin its transactions with BEGIN IMMEDIATE. A schema that this code does not
     know is left alone and raises `StorageError`.
     """
-    config = Config()
-    # ConfigParser reads "%" as the start of an interpolation.
-    config.set_main_option("script_location", _migrations_folder().replace("%", "%%"))
+    config = _config()
     known = ScriptDirectory.from_config(config)
     with _alone(path.parent):
         _use_write_ahead_log(engine)
@@ -30,13 +28,43 @@ def migrate(engine: Engine, path: Path) -> None:
             current = MigrationContext.configure(connection).get_current_revision()
             if current == known.get_current_head():
                 return
-            if current not in {None, *(script.revision for script in known.walk_revisions())}:
-                raise StorageError(
-                    f"{path} was written by a newer mererun (schema {current}); "
-                    "upgrade mererun or use another --data-dir"
-                )
+            if current is not None:
+                _refuse_newer(current, known, path)
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+
+
+def check(engine: Engine, path: Path) -> None:
+    """Raise `StorageError` unless the database at `path` has the newest schema. Blocks."""
+    known = ScriptDirectory.from_config(_config())
+    head = known.get_current_head()
+    with engine.connect() as connection:
+        current = MigrationContext.configure(connection).get_current_revision()
+    if current is None:
+        raise StorageError(
+            f"{path} has no schema yet; start `mererun serve` once or use another --data-dir"
+        )
+    _refuse_newer(current, known, path)
+    if current != head:
+        raise StorageError(
+            f"{path} was written by an older mererun (schema {current}, now {head}); "
+            "start `mererun serve` once to upgrade it"
+        )
+
+
+def _refuse_newer(current: str, known: ScriptDirectory, path: Path) -> None:
+    if current not in {script.revision for script in known.walk_revisions()}:
+        raise StorageError(
+            f"{path} was written by a newer mererun (schema {current}); "
+            "upgrade mererun or use another --data-dir"
+        )
+
+
+def _config() -> Config:
+    config = Config()
+    # ConfigParser reads "%" as the start of an interpolation.
+    config.set_main_option("script_location", _migrations_folder().replace("%", "%%"))
+    return config
 
 
 def _migrations_folder() -> str:

@@ -1,5 +1,6 @@
 """A job's events on their way to its run record."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -15,6 +16,8 @@ from storage.telemetry import Telemetry
 class Journal:
     """Writes events in order and off the path of the tokens: `write` never waits.
 
+    Each event says in unix seconds when it came to pass.
+
     With `content` off, token ids and texts are replaced by their counts.
     """
 
@@ -26,7 +29,7 @@ class Journal:
         self._writing = anyio.Lock()
 
     def write(self, event: str, **details: Any) -> None:
-        self._waiting.append({"event": event, **details})
+        self._waiting.append({"event": event, "at": time.time(), **details})
         self._changed.set()
 
     def write_tokens(self, ids: list[int], text: str) -> None:
