@@ -60,8 +60,9 @@ class Database:
     async def open_to_read(cls, path: Path) -> AsyncGenerator[Self]:
         """Open an existing database as it is, also one in use or left behind by a crash.
 
-        Nothing is made, upgraded or written. Raises `StorageError` when it is missing, cannot be
-        read, is no database, or has another schema than this code's.
+        Nothing is upgraded or written; beside it, SQLite may leave the (empty) files of its locks.
+        Raises `StorageError` when the database is missing, cannot be read, is none, or has another
+        schema than this code's.
         """
         await anyio.to_thread.run_sync(_check, path)
         database = cls(path, read_only=True)
@@ -114,15 +115,17 @@ class Database:
     async def _close(self) -> None:
         await self._readers.dispose()
         await self._writer.dispose()
-        if self._read_only:
-            return
+        if not self._read_only:
+            await self._take_in_log()
+        await self._watcher.dispose()
+
+    async def _take_in_log(self) -> None:
         # On a full disk the log stays, and the next to open the database takes it in. Another
         # process may hold a long read: shutting down does not wait for it.
         with suppress(DBAPIError):
             async with _connected(self._watcher) as connection:
                 await connection.exec_driver_sql("PRAGMA busy_timeout = 200")
                 await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
-        await self._watcher.dispose()
 
 
 def _check(path: Path) -> None:
