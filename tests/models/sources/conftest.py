@@ -27,6 +27,7 @@ def tiny_packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
         size_bytes=len(content),
         licence="MIT",
         family="llama",
+        sampling=Sampling(temperature=0.5, top_p=1.0, top_k=0),
     )
     monkeypatch.setitem(PACKAGED, "tiny", packaged)
     return packaged
