@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from models.catalog import PACKAGED, Packaged
+from models.catalog import PACKAGED, Packaged, Sampling
 from tests.models.sources.tiny import half_precision, write_gguf, write_wheel
 
 
