@@ -86,7 +86,7 @@ def test_a_package_without_the_weights_is_named(
 PULL_IN_A_CHILD = """
 import sys
 from pathlib import Path
-from models.catalog import PACKAGED, Packaged
+from models.catalog import PACKAGED, Packaged, Sampling
 from models.sources import pull
 PACKAGED["tiny"] = eval(sys.argv[1])
 pull("tiny", Path(sys.argv[2]))
