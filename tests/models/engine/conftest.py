@@ -1,0 +1,15 @@
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from tests.models.engine import on_mlx
+from tests.models.engine.on_mlx import OnMlx
+
+
+@pytest.fixture(scope="session")
+def mlx() -> Iterator[OnMlx]:
+    """Calls a function of `on_mlx` in a process that has MLX, which this one has not."""
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=on_mlx.start) as executor:
+        yield lambda function, *arguments: executor.submit(function, *arguments).result()
