@@ -21,25 +21,21 @@ class StopSequences:
     """
 
     def __init__(self, sequences: Sequence[str]) -> None:
-        self._sequences = tuple(sequences)
+        self._searches = [_Search(each) for each in sorted(sequences, key=len, reverse=True)]
         self._held = ""
 
     def feed(self, text: str) -> Passed:
         """To be called no more once it has returned a match."""
-        if not self._sequences:
+        if not self._searches:
             return Passed(text)
-        text = self._held + text
-        matches = [
-            (start + len(each), start, each)
-            for each in self._sequences
-            if (start := text.find(each)) >= 0
-        ]
-        if matches:
-            _, start, matched = min(matches)
-            return Passed(text[:start], matched)
-        held = max(_overlap(text, each) for each in self._sequences)
-        self._held = text[len(text) - held :]
-        return Passed(text[: len(text) - held])
+        whole = self._held + text
+        for end, character in enumerate(text, len(self._held) + 1):
+            for search in self._searches:
+                if search.completes(character):
+                    return Passed(whole[: end - len(search.sequence)], search.sequence)
+        shown = len(whole) - max(search.matched for search in self._searches)
+        self._held = whole[shown:]
+        return Passed(whole[:shown])
 
     def flush(self) -> str:
         """What was held back, now that no more text comes."""
@@ -47,9 +43,29 @@ class StopSequences:
         return held
 
 
-def _overlap(text: str, sequence: str) -> int:
-    """The length of the longest suffix of `text` that is a proper prefix of `sequence`."""
-    for length in range(min(len(text), len(sequence) - 1), 0, -1):
-        if text.endswith(sequence[:length]):
-            return length
-    return 0
+class _Search:
+    """Knuth, Morris and Pratt's search for one sequence, a character at a time.
+
+    Its time does not depend on what the sequence and the text have in common, so no choice of
+    stop sequences can hold up the service.
+    """
+
+    def __init__(self, sequence: str) -> None:
+        self.sequence = sequence
+        self.matched = 0  # how long a prefix of the sequence the text so far ends with
+        # For each length of a matched prefix: the longest shorter one that it ends with.
+        self._shorter = [0, 0]
+        length = 0
+        for character in sequence[1:]:
+            length = self._extended(length, character)
+            self._shorter.append(length)
+
+    def completes(self, character: str) -> bool:
+        """Whether the sequence ends with this, the next character of the text."""
+        self.matched = self._extended(self.matched, character)
+        return self.matched == len(self.sequence)
+
+    def _extended(self, length: int, character: str) -> int:
+        while length and self.sequence[length] != character:
+            length = self._shorter[length]
+        return length + 1 if self.sequence[length] == character else 0
