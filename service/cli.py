@@ -106,3 +106,7 @@ def keys_add(api_key_file: Path) -> None:
 
 
 main.add_command(models)
+
+
+if __name__ == "__main__":
+    main()
