@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from subprocess import DEVNULL
 from typing import Any, Literal
@@ -75,20 +75,26 @@ class EngineHost:
         self.status = EngineStatus("loading")
         self._link: _Link | None = None
         self._changed = anyio.Event()
+        self._alive = anyio.CancelScope()
 
     async def run(self) -> None:
-        """Keep an engine alive until cancelled."""
+        """Keep an engine alive until stopped or cancelled."""
         failures = 0
         try:
-            while True:
-                if await self._live():
-                    failures = 0
-                delay = _RESTART_DELAYS_SECONDS[min(failures, len(_RESTART_DELAYS_SECONDS) - 1)]
-                failures += 1
-                self._set(condition="restarting", restarts=self.status.restarts + 1, pid=None)
-                await anyio.sleep(delay)
+            with self._alive:
+                while True:
+                    if await self._live():
+                        failures = 0
+                    delay = _RESTART_DELAYS_SECONDS[min(failures, len(_RESTART_DELAYS_SECONDS) - 1)]
+                    failures += 1
+                    self._set(condition="restarting", restarts=self.status.restarts + 1, pid=None)
+                    await anyio.sleep(delay)
         finally:
             self._set(condition="stopped", pid=None)
+
+    def stop(self) -> None:
+        """End the engine for good; a run that is going on fails with EngineDied."""
+        self._alive.cancel()
 
     async def settled(self) -> EngineStatus:
         """Wait until the first load has succeeded or failed."""
@@ -103,6 +109,20 @@ class EngineHost:
         Raises EngineError. To stop a run, `cancel` it and read on; an iterator closed before its
         end costs the engine process, since nobody is left to see the run come to rest.
         """
+        for last_try in (False, True):
+            begun = False
+            try:
+                async with aclosing(self._generate(run)) as events:
+                    async for event in events:
+                        begun = begun or not isinstance(event, Loading)
+                        yield event
+                return
+            except EngineDied:
+                # An engine that was dead before it took the run is no reason to fail the run.
+                if begun or last_try:
+                    raise
+
+    async def _generate(self, run: Run) -> AsyncGenerator[Loading | JobEvent]:
         async for loading in self._until_ready():
             yield loading
         assert self._link is not None
@@ -117,30 +137,56 @@ class EngineHost:
                     yield event
         finally:
             if not finished:
-                link.kill()
+                self._abandon(link)
             elif self._link is link:
                 self._set(condition="ready")
 
     async def cancel(self, job: str) -> None:
         """Ask the engine to stop `job`; its events then end with `Finished`.
 
-        Of no effect when there is no engine: whoever reads the run's events is told by them.
+        Of no effect when there is no engine: whoever reads the run's events gets one more
+        `Loading`, so as to think again.
         """
-        if self._link is not None:
+        if self._link is None:
+            self._set()
+        else:
             with suppress(EngineDied):
                 await self._link.send(Cancel(job))
 
     async def _until_ready(self) -> AsyncIterator[Loading]:
         while self._link is None:
-            if self.status.error is not None:
+            if self.status.error is not None and self.status.condition == "restarting":
                 raise EngineError(self.status.error)
             yield Loading(self.status.loaded_bytes, self.status.total_bytes)
             await self._changed.wait()
 
     async def _live(self) -> bool:
         """One life of the engine process. True if it got as far as being ready."""
+        try:
+            link = await self._start()
+        except OSError as error:  # for want of memory, processes or descriptors
+            self._set(error=f"the engine process could not be started: {error.strerror or error}")
+            logger.error("%s", self.status.error)
+            return False
+        death = EngineDied("the engine was stopped")
+        try:
+            await self._serve(link)
+        except EngineDied as reason:
+            death = reason
+            logger.warning("%s", death)
+            if not link.is_ready:
+                self._set(error=str(death))
+        finally:
+            self._abandon(link)
+            link.die(death)
+            with anyio.CancelScope(shield=True):
+                await link.close()
+        return link.is_ready
+
+    async def _start(self) -> "_Link":
         ours, theirs = socket.socketpair()
-        with theirs:
+        with ExitStack() as unless_started, theirs:
+            unless_started.callback(ours.close)
             process = await anyio.open_process(
                 [*self._command, str(theirs.fileno())],
                 stdin=DEVNULL,
@@ -149,21 +195,16 @@ class EngineHost:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for the service, which then ends the engine
             )
-        link = _Link(ours, process)
+            unless_started.pop_all()
         self._set(condition="loading", pid=process.pid, loaded_bytes=0, total_bytes=0)
-        try:
-            await self._serve(link)
-        except EngineDied as death:
-            logger.warning("%s", death)
-            self._set(error=None if self._link else str(death))
-            link.die(death)
-        finally:
-            ready, self._link = self._link is not None, None
-            link.kill()
-            with anyio.CancelScope(shield=True):
-                await process.wait()
-            ours.close()
-        return ready
+        return _Link(ours, process)
+
+    def _abandon(self, link: "_Link") -> None:
+        """End this engine; from now on no run begins on it."""
+        if self._link is link:
+            self._link = None
+            self._set(condition="restarting")
+        link.kill()
 
     async def _serve(self, link: "_Link") -> None:
         await link.send(self._load)
@@ -174,7 +215,7 @@ class EngineHost:
                 case Ready(load_seconds, facts, version):
                     if version != VERSION:
                         raise EngineDied(f"the engine speaks protocol {version}, not {VERSION}")
-                    self._link = link
+                    self._link, link.is_ready = link, True
                     self._set(condition="ready", load_seconds=load_seconds, facts=facts, error=None)
                 case Failed(None, text):
                     raise EngineDied(text)
@@ -198,7 +239,7 @@ class _Link:
         self._process = process
         self._send_lock = anyio.Lock()
         self._job: tuple[str, MemoryObjectSendStream[JobEvent | EngineDied]] | None = None
-        self._is_ready = False
+        self.is_ready = False
 
     async def send(self, message: Message) -> None:
         data = encode(message)
@@ -222,15 +263,15 @@ class _Link:
         """
         frames = FrameReader()
         while True:
-            with anyio.move_on_after(math.inf if self._is_ready else stall_seconds) as scope:
+            data = None
+            with anyio.move_on_after(math.inf if self.is_ready else stall_seconds):
                 data = await self._receive()
-            if scope.cancelled_caught:
+            if data is None:
                 raise EngineDied(f"the engine gave no sign while loading for {stall_seconds:g} s")
             if not data:
                 raise EngineDied(await self._epitaph())
             try:
                 for message in frames.feed(data):
-                    self._is_ready = self._is_ready or isinstance(message, Ready)
                     yield message
             except ProtocolError as error:
                 raise EngineDied(f"the engine broke the protocol: {error}") from error
@@ -272,6 +313,11 @@ class _Link:
         if self._process.returncode is None:
             self._process.kill()
 
+    async def close(self) -> None:
+        """Wait for the killed process to be gone."""
+        await self._process.wait()
+        self._socket.close()
+
     async def _receive(self) -> bytes:
         while True:
             try:
@@ -286,6 +332,8 @@ class _Link:
         with anyio.move_on_after(5):
             await self._process.wait()
         code = self._process.returncode
-        if code is not None and code < 0:
+        if code is None:
+            return "the engine process hung up"
+        if code < 0:
             return f"the engine process was ended by {signal.Signals(-code).name}"
         return f"the engine process ended with status {code}"

@@ -41,7 +41,10 @@ class Link:
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        self._socket.sendall(encode(message))
+        try:
+            self._socket.sendall(encode(message))
+        except OSError:
+            os._exit(0)  # the service has gone
 
     def is_cancelled(self, job: str) -> bool:
         return job in self._cancelled
