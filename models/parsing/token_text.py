@@ -1,11 +1,14 @@
 """Text from token ids that arrive one by one, exact to the byte."""
 
 import codecs
+import re
 from collections.abc import Iterable
 from functools import cache
 
 import orjson
 from tokenizers import Tokenizer
+
+_RAW_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 class TokenBytes:
@@ -78,12 +81,15 @@ def _decoder_kinds(tokenizer: Tokenizer) -> Iterable[str]:
 
 def _byte_level(piece: str) -> bytes:
     alphabet = _byte_of_stand_in()
-    return bytes(alphabet[each] for each in piece)
+    try:
+        return bytes(alphabet[each] for each in piece)
+    except KeyError:  # not written in stand-ins: some converters add pieces as they read
+        return piece.encode()
 
 
 def _sentencepiece(piece: str) -> bytes:
-    if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
-        return bytes([int(piece[3:5], 16)])
+    if _RAW_BYTE.fullmatch(piece):
+        return bytes.fromhex(piece[3:5])
     return piece.replace("▁", " ").encode()
 
 
