@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Iterable, Sequence
 
-from jinja2.exceptions import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
@@ -31,14 +30,16 @@ class LlamaFamily(Family):
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True
         start, end = self._tokenizer.token_to_id(_START), self._tokenizer.token_to_id(_END)
-        template = checkpoint.chat_template()
-        if start is None or end is None or not _is_chatml(template):
+        try:
+            self._default_system = _default_system(checkpoint.chat_template())
+            if start is None or end is None:
+                raise ValueError("its tokenizer lacks ChatML's markers")
+        except ValueError as error:
             raise CheckpointError(
-                f"{checkpoint.id} has a chat template that no family of this version knows; "
-                "serve a model with ChatML turns, such as smollm2-135m-instruct"
-            )
+                f"{checkpoint.id} has a chat template that no family of this version knows "
+                f"({error}); serve a model with ChatML turns, such as smollm2-135m-instruct"
+            ) from error
         self._start, self._end = start, end
-        self._default_system = _default_system(template)
         # A model that opens another turn has ended its own.
         self.stop_ids = checkpoint.stop_ids | {start, end}
         try:
@@ -76,20 +77,22 @@ def _render(template: str, turns: Sequence[Turn]) -> str:
     return environment.from_string(template).render(messages=messages, add_generation_prompt=True)
 
 
-_PROBE = (Turn("system", "s"), Turn("user", "u"), Turn("assistant", "a"), Turn("user", "v"))
-
-
-def _is_chatml(template: str) -> bool:
-    try:
-        return _render(template, _PROBE) == _chatml(_PROBE) + f"{_START}assistant\n"
-    except TemplateError:
-        return False
+# With white space around the texts, since some templates take it off.
+_PROBE = tuple(Turn(role, f" {role}\n") for role in ("system", "user", "assistant", "user"))
 
 
 def _default_system(template: str) -> str | None:
-    """The system text that the template puts in where a conversation has none."""
-    rendered = _render(template, [Turn("user", "u")])
-    prefix = f"{_START}system\n"
-    if not rendered.startswith(prefix):
-        return None
-    return rendered[len(prefix) : rendered.index(_END)]
+    """The system text that the template puts in where a conversation has none.
+
+    Raises ValueError if the template does not write ChatML turns.
+    """
+    answer = f"{_START}assistant\n"
+    try:
+        given, missing = _render(template, _PROBE), _render(template, _PROBE[1:])
+    except Exception as error:  # a template is a program: it may fail in any way
+        raise ValueError(f"it fails: {error}") from error
+    added = missing.removesuffix(_chatml(_PROBE[1:]) + answer)
+    text = added.removeprefix(f"{_START}system\n").removesuffix(f"{_END}\n")
+    if given != _chatml(_PROBE) + answer or added not in ("", _chatml([Turn("system", text)])):
+        raise ValueError("it does not write ChatML turns")
+    return text or None
