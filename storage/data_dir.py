@@ -1,7 +1,7 @@
 import fcntl
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from storage.errors import StorageError
@@ -29,30 +29,21 @@ def lock(path: Path) -> Generator[None]:
     The kernel drops the lock when the process ends, however it ends. Tools that only look do not
     take it.
     """
-    file = path / "service.lock"
-    try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise StorageError(
-            f"{file} could not be opened: {error.strerror}; use another --data-dir"
-        ) from error
-    try:
+    with ExitStack() as stack:
         try:
+            descriptor = os.open(path / "service.lock", os.O_RDWR | os.O_CREAT, 0o600)
+            stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
         except BlockingIOError:
-            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
+            holder = (path / "service.lock").read_text() or "unknown"
             raise StorageError(
                 f"another mererun (pid {holder}) is using {path}; stop it or use another --data-dir"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, str(os.getpid()).encode())
+        except OSError as error:
+            raise StorageError(
+                f"{path / 'service.lock'} could not be written: {error.strerror}; "
+                "free space, make it writable or use another --data-dir"
+            ) from error
         yield
-    finally:
-        os.close(descriptor)
-
-
-class DataDirLock:
-    """The data folder's two doors under one name."""
-
-    prepare = staticmethod(prepare)
-    lock = staticmethod(lock)

@@ -83,7 +83,7 @@ class Database:
                 async with _connected(self._writer) as connection:
                     await _set_synchronous(connection, "FULL" if durable else "NORMAL")
                     try:
-                        await connection.begin()
+                        await _to_the_end(connection.begin)
                         yield connection
                         await _to_the_end(connection.commit)
                     except BaseException:
@@ -92,9 +92,10 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
-        """One unchanging view of the database for the length of the block; it cannot write."""
+        """One unchanging view of the database, from the block's first query on; it cannot write."""
         with _explained(self.path):
             async with _connected(self._readers) as connection:
+                await _to_the_end(connection.begin)
                 yield connection
 
     async def external_change(self) -> bool:
@@ -224,8 +225,12 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
     ) -> None:
         # SQLAlchemy gives up a connection whose statement was cancelled. Closing it alone would
         # not end the transaction: SQLite waits for a statement that Python may still refer to.
+        async def give_up() -> None:
+            await connection.driver_connection.rollback()
+            await connection.driver_connection.close()
+
         with suppress(asyncio.CancelledError):
-            connection.run_async(lambda driver: _to_the_end(driver.rollback))
+            connection.run_async(lambda _: _to_the_end(give_up))
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "invalidate", invalidated)
@@ -237,6 +242,7 @@ async def _set_synchronous(connection: AsyncConnection, level: Literal["FULL", "
     # SQLite ignores the change inside a transaction, so it goes to the driver before the first one.
     if connection.info.get("synchronous", "NORMAL") == level:
         return
+    connection.info["synchronous"] = "unknown"  # should the caller be cancelled right here
     await (await _driver(connection)).execute(f"PRAGMA synchronous = {level}")
     connection.info["synchronous"] = level
 
@@ -252,15 +258,16 @@ async def _to_the_end(step: Callable[[], Awaitable[object]]) -> None:
     """Run `step` to its end, however often the caller is cancelled meanwhile.
 
     A task of its own, because a web server cancels tasks natively, which a shielded scope of
-    anyio does not hold back.
+    anyio does not hold back; the scope keeps anyio from cancelling over and over.
     """
     task = asyncio.ensure_future(step())
     cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
     if cancelled is None:
         task.result()
     elif task.exception() is None:

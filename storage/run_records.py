@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
+from weakref import finalize
 
 import orjson
 
@@ -88,7 +89,7 @@ class RunRecord:
             descriptor = self._open_events()
             # The response comes last: its presence says that the record is closed.
             _publish(self.path, {**files, "response.json": response}, also_sync=[descriptor])
-            os.close(descriptor)
+            self._release()
             self._events = None
 
     @property
@@ -122,6 +123,8 @@ class RunRecord:
             self._events = os.open(
                 self.path / "events.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
             )
+            # A writer that lost its lease just lets go of the record, unclosed.
+            self._release = finalize(self, os.close, self._events)
             # A line torn by a crash would swallow the next one.
             os.ftruncate(self._events, size)
             self._seq = len(whole)

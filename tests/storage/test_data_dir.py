@@ -35,6 +35,12 @@ def test_a_data_folder_that_cannot_be_written_is_told(
         prepare(tmp_path)
 
 
+def test_a_lock_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "service.lock").mkdir()
+    with pytest.raises(StorageError, match="could not be written: Is a directory"), lock(tmp_path):
+        pass
+
+
 def test_a_second_service_is_told_who_has_the_folder(tmp_path: Path) -> None:
     command = [sys.executable, CHILDREN, "hold", str(tmp_path)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
