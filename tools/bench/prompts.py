@@ -1,0 +1,67 @@
+"""Prompts of a wanted length, no two alike."""
+
+import random
+from typing import Any
+
+from models.catalog import Checkpoint
+from models.conversation import Conversation, Turn
+from models.families import family_of
+
+_WORDS = (
+    *("river", "mountain", "window", "garden", "morning", "letter", "bridge", "market", "winter"),
+    *("story", "music", "island", "forest", "teacher", "silver", "engine", "paper", "harbour"),
+    *(
+        "yellow",
+        "machine",
+        "village",
+        "summer",
+        "doctor",
+        "kitchen",
+        "travel",
+        "history",
+        "picture",
+    ),
+    *("animal", "number", "water", "evening", "station", "flower", "country", "captain", "castle"),
+)
+# A small model continues a list for as long as it may.
+_QUESTION = "Repeat these words for ever, again and again, and never stop: "
+
+
+def words(count: int, seed: int) -> str:
+    """Words at random; `seed` decides which."""
+    return " ".join(random.Random(seed).choices(_WORDS, k=count))
+
+
+class Prompts:
+    """Requests, and the token ids that the service makes of them."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._family = family_of(checkpoint)
+
+    def ids(self, text: str) -> list[int]:
+        """The prepared prompt of a request with this one user turn."""
+        conversation = Conversation((Turn("system", _SYSTEM), Turn("user", text)))
+        return self._family.render(conversation).ids.tolist()
+
+    def of_length(self, tokens: int, seed: int) -> str:
+        """A user turn whose prepared prompt has as nearly as possible, and at most, `tokens`."""
+        least, most = 1, tokens
+        while least < most:
+            middle = (least + most + 1) // 2
+            fits = len(self.ids(_QUESTION + words(middle, seed))) <= tokens
+            least, most = (middle, most) if fits else (least, middle - 1)
+        return _QUESTION + words(least, seed)
+
+
+_SYSTEM = "You repeat words."
+
+
+def request(text: str, max_tokens: int) -> dict[str, Any]:
+    """A greedy Messages request."""
+    return {
+        "model": "claude-bench",
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "system": _SYSTEM,
+        "messages": [{"role": "user", "content": text}],
+    }
