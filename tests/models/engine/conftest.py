@@ -12,4 +12,5 @@ from tests.models.engine.on_mlx import OnMlx
 def mlx() -> Iterator[OnMlx]:
     """Calls a function of `on_mlx` in a process that has MLX, which this one has not."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=on_mlx.start) as executor:
+        executor.submit(on_mlx.ready).result()  # now, and not while a test counts processes
         yield lambda function, *arguments: executor.submit(function, *arguments).result()

@@ -18,6 +18,10 @@ def start() -> None:
     blas.preload()
 
 
+def ready() -> None:
+    """Returns once the process is there."""
+
+
 def draw(logits: Sequence[float], places: Sequence[tuple[int, int]], **settings: Any) -> list[int]:
     """What the sampler draws at each (seed, index)."""
     import mlx.core as mx
