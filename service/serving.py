@@ -40,7 +40,9 @@ logger = logging.getLogger("mererun")
 _ENGINE_NAME = "engine-0"
 _SHUTTING_DOWN = ApiError.overloaded("the service is shutting down; send the request again", 10)
 # What is left after the drain: telling readers, closing records, ending the engine.
-_LAST_SECONDS = 1.5
+_LAST_SECONDS = 1.8
+# What the event loop may take to end when all is closed but connections nobody reads.
+_CLOSED_SECONDS = 0.2
 
 
 class StartError(Exception):
@@ -114,6 +116,7 @@ async def serve(
             tasks.cancel_scope.cancel()
         if shutdown.start_error is not None:
             raise shutdown.start_error
+    _exit_for_certain(_CLOSED_SECONDS)
 
 
 class Shutdown:
@@ -127,6 +130,7 @@ class Shutdown:
         self._core = core
         self._begun = anyio.Event()
         self._done = anyio.Event()
+        self._drain = anyio.CancelScope()
         self.start_error: StartError | None = None
 
     async def begun(self) -> None:
@@ -142,28 +146,23 @@ class Shutdown:
                     if not self._begun.is_set():
                         tasks.start_soon(self.run, self._core.settings.drain_seconds)
                     else:
-                        await self._interrupt_all()
+                        self._drain.cancel()
 
     async def run(self, drain_seconds: float) -> None:
         core = self._core
         core.admission.open = False
         _exit_for_certain(drain_seconds + _LAST_SECONDS)
         self._begun.set()
-        with anyio.move_on_after(drain_seconds):
+        self._drain.deadline = anyio.current_time() + drain_seconds
+        with self._drain:
             await core.scheduler.idle()
-        with anyio.move_on_after(_LAST_SECONDS / 2):
-            await self._interrupt_all()
+        with anyio.move_on_after(_LAST_SECONDS / 3):
+            await core.scheduler.interrupt_all(Ending(JobState.INTERRUPTED, _SHUTTING_DOWN))
+            await core.scheduler.idle()
+        core.engine.stop()  # a step that takes longer than that is not waited for
+        with anyio.move_on_after(_LAST_SECONDS / 6):
             await core.scheduler.idle()
         self._done.set()
-
-    async def _interrupt_all(self) -> None:
-        scheduler = self._core.scheduler
-        ending = Ending(JobState.INTERRUPTED, _SHUTTING_DOWN)
-        for live in list(scheduler.live.values()):
-            if await self._core.jobs.interrupt_queued(live.id, _SHUTTING_DOWN.message):
-                await scheduler.close(live, ending)
-            else:
-                await scheduler.stop(live, ending)
 
 
 async def _serve_http(app: Any, descriptor: int, shutdown: Shutdown) -> None:

@@ -2,10 +2,10 @@
 
 import asyncio
 import secrets
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 from anyio import to_thread
@@ -21,9 +21,11 @@ from service.scheduling.live_job import LiveJob
 from service.scheduling.scheduler import Scheduler
 from service.settings import Settings
 from service.wire.requests import MessagesRequest
+from storage.errors import StorageError
 from storage.jobs import Jobs, NewJob
 from storage.redaction import redact, shapes
-from storage.run_records import RunRecord
+from storage.run_records import RunRecord, record_path
+from storage.to_the_end import to_the_end
 
 _RETRY_AFTER_SECONDS = 10
 T = TypeVar("T")
@@ -67,12 +69,12 @@ class Admission:
         """Queue the job. Raises ApiError 529 when there is no place, StorageError.
 
         The job belongs to the calling task: when that ends before the job does, because its client
-        has gone or the row could not be written, the job is cancelled.
+        has gone, the job is cancelled.
         """
         self._check_room()
         suffix, now = new_suffix(), time.time()
         run = self._run_of(f"run_{suffix}", request, prompt)
-        record = await to_thread.run_sync(self._create_record, run, received, request, now)
+        record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
         live = LiveJob(
             run=run,
             message_id=f"msg_{suffix}",
@@ -95,9 +97,26 @@ class Admission:
         )
         self._scheduler.live[run.job] = live
         _when_done(lambda: self._cancellation.reader_gone(run.job))
-        await self._jobs.insert(new)
+
+        async def write() -> None:
+            try:
+                await to_thread.run_sync(self._create_record, run, received, request, now)
+                await self._insert(new, record)
+            except BaseException:
+                self._scheduler.forget(run.job)
+                raise
+
+        # Its client may go at any moment; half an admission would leave half a job.
+        await to_the_end(write)
         self._scheduler.wake()
         return live
+
+    async def _insert(self, new: NewJob, record: RunRecord) -> None:
+        try:
+            await self._jobs.insert(new)
+        except StorageError:
+            await to_thread.run_sync(lambda: shutil.rmtree(record.path, ignore_errors=True))
+            raise
 
     def _check_room(self) -> None:
         if not self.open:
@@ -124,7 +143,7 @@ class Admission:
 
     def _create_record(
         self, run: Run, received: dict[str, Any], request: MessagesRequest, now: float
-    ) -> RunRecord:
+    ) -> None:
         content = self._settings.record_content
         kept = redact(received)
         prompt = {
@@ -141,8 +160,8 @@ class Admission:
             "stop_ids": list(run.stop_ids),
             "stop_sequences": len(request.stop_sequences or ()),
         }
-        return RunRecord.create(
-            Path(self._settings.data_dir),
+        RunRecord.create(
+            self._settings.data_dir,
             run.job,
             now,
             request=kept if content else shapes(kept),

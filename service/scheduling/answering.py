@@ -1,5 +1,6 @@
 """One claimed job on the engine: its events to the journal and the readers, its end as a value."""
 
+import logging
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from service.scheduling.relay import Answered, TextDelta
 from service.wire.responses import StopReason
 from storage.jobs import JobState
 
+logger = logging.getLogger("mererun.answering")
+
+# Endings that change nothing once the answer is complete.
+_TOO_LATE = frozenset({JobState.CANCELLED, JobState.INTERRUPTED})
 _STOP_REASONS: dict[str, StopReason] = {"stop": "end_turn", "length": "max_tokens"}
 
 
@@ -54,6 +59,11 @@ class Answering:
             await self._generate()
         except EngineError as error:
             self._failure = Ending(JobState.FAILED, ApiError.internal(str(error)))
+        except Exception:
+            # A fault of ours in one answer costs that answer, and no other.
+            logger.exception("run %s failed", self._live.id)
+            error = ApiError.internal("an internal fault; the service's log has it under this run")
+            self._failure = Ending(JobState.FAILED, error)
 
     async def _generate(self) -> None:
         started = time.perf_counter()
@@ -67,6 +77,9 @@ class Answering:
                             return
                     case Prefill(_, done, total):
                         self._live.journal.write("prefill", done=done, total=total)
+                        if self._live.ending is not None:
+                            # Asked for when this engine had not heard of the run.
+                            await self._engine.cancel(self._live.id)
                     case Tokens(_, ids):
                         await self._take(ids.tolist())
                     case Finished():
@@ -110,9 +123,11 @@ class Answering:
             reason = _STOP_REASONS.get(self._finished.reason)
             if self._stop_sequence is not None:
                 reason = "stop_sequence"
-            # A cancellation that came too late changes nothing; any other ending stands.
-            if reason and (ending is None or ending.state is JobState.CANCELLED):
+            if reason and (ending is None or ending.state in _TOO_LATE):
                 answered = Answered(reason, self._stop_sequence, self._output_tokens)
+        if answered is None and ending is None:
+            error = ApiError.internal("the engine ended the run without being asked to")
+            ending = Ending(JobState.FAILED, error)
         return Outcome(
             answered,
             None if answered else ending,

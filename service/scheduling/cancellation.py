@@ -3,6 +3,7 @@
 import logging
 
 import anyio
+from anyio.abc import TaskGroup
 
 from service.errors import ApiError
 from service.scheduling.live_job import Ending
@@ -10,6 +11,7 @@ from service.scheduling.scheduler import Scheduler
 from storage.database import Database
 from storage.errors import StorageError
 from storage.jobs import Job, Jobs, JobState
+from storage.to_the_end import to_the_end
 
 logger = logging.getLogger("mererun.cancellation")
 
@@ -26,62 +28,65 @@ class Cancellation:
         self._db = db
         self._jobs = jobs
         self._scheduler = scheduler
-        self._readers_gone: list[str] = []
-        self._changed = anyio.Event()
+        self._tasks: TaskGroup | None = None
 
     def reader_gone(self, job_id: str) -> None:
         """The connection that a job answers has ended. Never waits: its task may be dying."""
-        if job_id in self._scheduler.live:
-            self._readers_gone.append(job_id)
-            self._changed.set()
+        if job_id in self._scheduler.live and self._tasks is not None:
+            self._tasks.start_soon(self._stop_unread, job_id)
 
-    async def request(self, job_id: str, reason: str) -> Job | None:
-        """Cancel a job that is queued or running; None if there is no such job.
-
-        Returns the row as it was when the request was written.
-        """
-        job = await self._jobs.request_cancel(job_id, reason)
-        if job is not None:
-            await self._act(job)
-        return job
+    async def request(self, job_id: str, reason: str) -> None:
+        """Cancel a job if it is queued or running. Raises StorageError."""
+        # The one who asks may be gone before the job's readers are told.
+        await to_the_end(lambda: self._request(job_id, reason))
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        async with anyio.create_task_group() as watchers:
-            watchers.start_soon(self._watch_readers)
-            watchers.start_soon(self._watch_database)
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                await self._watch_database()
+        finally:
+            self._tasks = None
 
-    async def _watch_readers(self) -> None:
-        while True:
-            await self._changed.wait()
-            self._changed = anyio.Event()
-            gone, self._readers_gone = self._readers_gone, []
-            for job_id in gone:
-                try:
-                    if await self.request(job_id, CLIENT_GONE) is None:
-                        # Its row was never written.
-                        self._scheduler.forget(job_id)
-                except StorageError as error:
-                    logger.error("%s", error)
+    async def _request(self, job_id: str, reason: str) -> None:
+        job = await self._jobs.request_cancel(job_id, reason)
+        if job is not None:
+            await self._act(job)
+
+    async def _stop_unread(self, job_id: str) -> None:
+        try:
+            await self._request(job_id, CLIENT_GONE)
+        except StorageError as error:
+            logger.error("%s", error)
+            live = self._scheduler.live.get(job_id)
+            if live is not None:  # whatever the database says, the engine has better to do
+                await self._scheduler.stop(live, _ending(CLIENT_GONE))
 
     async def _watch_database(self) -> None:
+        changed = False
         while True:
             await anyio.sleep(_WATCH_SECONDS)
             try:
-                if self._scheduler.live and await self._db.external_change():
+                if self._scheduler.live:
+                    changed = await self._db.external_change() or changed
+                if changed:
                     for job in await self._jobs.cancel_requests():
                         await self._act(job)
+                    changed = False
             except StorageError as error:
                 logger.error("%s", error)
 
     async def _act(self, job: Job) -> None:
-        live = self._scheduler.live.get(job.id)
         if job.cancel_requested_at is None:  # it had ended before the request came
             return
-        error = ApiError(_CLIENT_CLOSED, "api_error", f"the run was cancelled: {job.cancel_reason}")
-        ending = Ending(JobState.CANCELLED, error)
-        if job.state is JobState.QUEUED and await self._jobs.cancel_queued(job.id):
-            if live is not None:
-                await self._scheduler.close(live, ending)
-        elif live is not None and job.state in (JobState.QUEUED, JobState.RUNNING):
+        ending = _ending(job.cancel_reason)
+        live = self._scheduler.live.get(job.id)
+        if job.state is JobState.QUEUED:
+            await self._scheduler.cancel_queued(job.id, ending)
+        elif job.state is JobState.RUNNING and live is not None:
             await self._scheduler.stop(live, ending)
+
+
+def _ending(reason: str | None) -> Ending:
+    error = ApiError(_CLIENT_CLOSED, "api_error", f"the run was cancelled: {reason}")
+    return Ending(JobState.CANCELLED, error)

@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
+from storage.errors import StorageError
 from storage.redaction import shapes
 from storage.run_records import RunRecord
 from storage.telemetry import Telemetry
@@ -57,5 +58,9 @@ class Journal:
         async with self._writing:
             batch, self._waiting = self._waiting, []
             if batch:
-                with anyio.CancelScope(shield=True):
-                    await to_thread.run_sync(self._record.append, batch)
+                try:
+                    with anyio.CancelScope(shield=True):
+                        await to_thread.run_sync(self._record.append, batch)
+                except StorageError:
+                    self._waiting = batch + self._waiting  # nothing of it was written
+                    raise

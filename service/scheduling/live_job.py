@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+import anyio
+
 from models.engine.protocol import Run
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
@@ -30,6 +32,8 @@ class LiveJob:
     journal: Journal
     relay: Relay = field(default_factory=Relay)
     ending: Ending | None = None
+    # Held by whoever ends the job while it is queued.
+    closing: anyio.Lock = field(default_factory=anyio.Lock)
 
     @property
     def id(self) -> str:

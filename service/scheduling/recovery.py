@@ -40,8 +40,12 @@ async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -
     for job in queued:
         if job.cancel_requested_at is None:
             await jobs.interrupt_queued(job.id, _WHILE_QUEUED)
-        elif await jobs.cancel_queued(job.id):
+            continue
+        try:
             await to_thread.run_sync(_close_as_cancelled, job, data_dir)
+        except StorageError as error:
+            logger.error("%s", error)
+        await jobs.cancel_queued(job.id)
     if orphans or queued:
         logger.info("ended %d runs that an earlier service left behind", len(orphans) + len(queued))
     return len(orphans) + len(queued)

@@ -62,16 +62,42 @@ class Scheduler:
         live.ending = live.ending or ending
         await self._engine.cancel(live.id)
 
-    async def close(self, live: LiveJob, ending: Ending) -> None:
-        """Tell the readers of a job that never ran, and close its record."""
-        outcome = Outcome(None, ending, "", 0, 0.0, Stats())
-        try:
-            if ending.state is not JobState.INTERRUPTED:
+    async def cancel_queued(self, job_id: str, ending: Ending) -> None:
+        """End a job that was asked to stop before it was claimed, and so never will be claimed."""
+        live = self.live.get(job_id)
+        if live is None:
+            await self._jobs.cancel_queued(job_id)
+            return
+        async with live.closing:
+            if job_id not in self.live:
+                return
+            outcome = _unanswered(ending)
+            try:
                 await live.journal.close(_response(live, outcome), None)
+                await self._jobs.cancel_queued(job_id)
+            except StorageError as error:
+                logger.error("%s", error)
+            finally:
+                self._tell(live, outcome)
+
+    async def interrupt_all(self, ending: Ending) -> None:
+        """End every job, queued or running."""
+        for live in list(self.live.values()):
+            async with live.closing:
+                if live.id in self.live:
+                    await self._interrupt(live, ending)
+
+    async def _interrupt(self, live: LiveJob, ending: Ending) -> None:
+        try:
+            was_queued = await self._jobs.interrupt_queued(live.id, ending.error.message)
         except StorageError as error:
             logger.error("%s", error)
-        finally:
-            self._tell(live, outcome)
+            await self.stop(live, ending)
+            was_queued = True  # as far as its readers are concerned; the next start ends the row
+        if was_queued:
+            self._tell(live, _unanswered(ending))
+        else:
+            await self.stop(live, ending)
 
     def forget(self, job_id: str) -> None:
         """Nobody runs or reads the job any more."""
@@ -87,19 +113,26 @@ class Scheduler:
     async def _run(self, job: Job) -> None:
         live = self.live.get(job.id)
         if live is None:
-            # Put in the queue by somebody who has gone; nobody could read the answer.
-            await self._jobs.finish(
-                job,
-                JobState.INTERRUPTED,
-                error_type="api_error",
-                error_message="nobody waits for the answer any more",
-            )
+            await self._finish_unread(job)
             return
         live.journal.write("claimed", attempt=job.attempt)
         outcome = await self._answer(job, live)
         if outcome.ending is None or outcome.ending.state is not None:
             outcome = await self._finish(job, live, outcome)
         self._tell(live, outcome)
+
+    async def _finish_unread(self, job: Job) -> None:
+        """End a job whose readers have gone without its row saying so."""
+        gone = ApiError.internal("nobody waits for the answer any more")
+        while True:
+            try:
+                await self._write_end(
+                    job, _unanswered(Ending(JobState.INTERRUPTED, gone)), telemetry=None
+                )
+                return
+            except StorageError as error:
+                logger.error("%s", error)
+                await anyio.sleep(_RETRY_SECONDS)
 
     async def _answer(self, job: Job, live: LiveJob) -> Outcome:
         async def guard(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -121,28 +154,32 @@ class Scheduler:
         return answering.outcome()
 
     async def _finish(self, job: Job, live: LiveJob, outcome: Outcome) -> Outcome:
-        """Close the record, then write the row. Returns what the readers are to be told."""
+        """Close the record, then write the row. Returns what the readers are to be told.
+
+        Nothing can be claimed while the row says that the engine is taken, so there is nothing
+        better to do than to try until it is written; the readers need not wait for that.
+        """
         telemetry = _telemetry(job, live, outcome)
-        try:
-            if outcome.state is not JobState.INTERRUPTED:  # such a record may be continued
-                await live.journal.close(_response(live, outcome), telemetry)
-        except StorageError as error:
-            logger.error("%s", error)
-            outcome = _failed(outcome, error)
+        closed = outcome.state is JobState.INTERRUPTED  # such a record may be continued
         while True:
+            if not closed:
+                try:
+                    await live.journal.close(_response(live, outcome), telemetry)
+                    closed = True
+                except StorageError as error:
+                    logger.error("%s", error)
+                    outcome = _failed(outcome, error)
             try:
                 if await self._write_end(job, outcome, telemetry):
                     return outcome
                 return _failed(outcome, LeaseLost(f"the lease of {job.id} was lost"))
             except StorageError as error:
-                # Nothing can be claimed while this row says that the engine is taken, so there is
-                # nothing better to do than to try again; the readers need not wait for that.
                 logger.error("%s", error)
-                outcome = _failed(outcome, error)
-                self._tell(live, outcome)
-                await anyio.sleep(_RETRY_SECONDS)
+            # The row will say what a closed record says, if need be after the next start.
+            self._tell(live, outcome)
+            await anyio.sleep(_RETRY_SECONDS)
 
-    async def _write_end(self, job: Job, outcome: Outcome, telemetry: Telemetry) -> bool:
+    async def _write_end(self, job: Job, outcome: Outcome, telemetry: Telemetry | None) -> bool:
         answered, ending = outcome.answered, outcome.ending
         return await self._jobs.finish(
             job,
@@ -162,6 +199,11 @@ class Scheduler:
         elif outcome.ending is not None:
             live.relay.publish(Broken(outcome.ending.error))
         self.forget(live.id)
+
+
+def _unanswered(ending: Ending) -> Outcome:
+    """Of a job that never ran."""
+    return Outcome(None, ending, "", 0, 0.0, Stats())
 
 
 def _failed(outcome: Outcome, error: Exception) -> Outcome:
