@@ -1,7 +1,7 @@
 import asyncio
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from storage.errors import StorageError
 from storage.schema import check, migrate
+from storage.to_the_end import to_the_end
 
 __all__ = ["Database", "StorageError"]
 
@@ -52,7 +53,7 @@ class Database:
         await anyio.to_thread.run_sync(_prepare, path)
         database = cls(path)
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(_to_the_end, database._close)
+            stack.push_async_callback(to_the_end, database._close)
             yield database
 
     @classmethod
@@ -67,7 +68,7 @@ class Database:
         await anyio.to_thread.run_sync(_check, path)
         database = cls(path, read_only=True)
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(_to_the_end, database._close)
+            stack.push_async_callback(to_the_end, database._close)
             yield database
 
     @asynccontextmanager
@@ -83,11 +84,11 @@ class Database:
                 async with _connected(self._writer) as connection:
                     await _set_synchronous(connection, "FULL" if durable else "NORMAL")
                     try:
-                        await _to_the_end(connection.begin)
+                        await to_the_end(connection.begin)
                         yield connection
-                        await _to_the_end(connection.commit)
+                        await to_the_end(connection.commit)
                     except BaseException:
-                        await _to_the_end(connection.rollback)
+                        await to_the_end(connection.rollback)
                         raise
 
     @asynccontextmanager
@@ -95,7 +96,7 @@ class Database:
         """One unchanging view of the database, from the block's first query on; it cannot write."""
         with _explained(self.path):
             async with _connected(self._readers) as connection:
-                await _to_the_end(connection.begin)
+                await to_the_end(connection.begin)
                 yield connection
 
     async def external_change(self) -> bool:
@@ -158,11 +159,11 @@ def _read_only_place(path: Path) -> URL:
 async def _connected(engine: AsyncEngine) -> AsyncGenerator[AsyncConnection]:
     connection = engine.connect()
     try:
-        await _to_the_end(connection.start)
+        await to_the_end(connection.start)
         yield connection
     finally:
         if connection.sync_connection is not None:
-            await _to_the_end(connection.close)
+            await to_the_end(connection.close)
 
 
 def _prepare(path: Path) -> None:
@@ -230,7 +231,7 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
             await connection.driver_connection.close()
 
         with suppress(asyncio.CancelledError):
-            connection.run_async(lambda _: _to_the_end(give_up))
+            connection.run_async(lambda _: to_the_end(give_up))
 
     event.listen(engine, "connect", connected)
     event.listen(engine, "invalidate", invalidated)
@@ -252,28 +253,6 @@ async def _driver(connection: AsyncConnection) -> aiosqlite.Connection:
     driver = (await connection.get_raw_connection()).driver_connection
     assert isinstance(driver, aiosqlite.Connection)
     return driver
-
-
-async def _to_the_end(step: Callable[[], Awaitable[object]]) -> None:
-    """Run `step` to its end, however often the caller is cancelled meanwhile.
-
-    A task of its own, because a web server cancels tasks natively, which a shielded scope of
-    anyio does not hold back; the scope keeps anyio from cancelling over and over.
-    """
-    task = asyncio.ensure_future(step())
-    cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-    if cancelled is None:
-        task.result()
-    elif task.exception() is None:
-        raise cancelled
-    else:
-        raise cancelled from task.exception()
 
 
 @contextmanager
