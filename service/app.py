@@ -39,12 +39,21 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
                 request.headers.getlist("Authorization"), request.headers.getlist("X-Api-Key")
             )
 
+    async def refuse_websocket() -> None:
+        g.request_id = new_id("req")
+        raise ApiError.invalid(
+            "upgrade: WebSockets are not spoken here; send a request with `stream` for an answer"
+            " as it is written"
+        )
+
     async def after(response: Response) -> Response:
         response.headers["request-id"] = g.request_id
         return response
 
     app.before_request(before)
     app.after_request(after)
+    app.before_websocket(refuse_websocket)
+    app.after_websocket(after)  # pyright: ignore[reportArgumentType]
     app.register_error_handler(ApiError, _api_error)
     app.register_error_handler(StorageError, _storage_error)
     app.register_error_handler(HTTPException, _http_error)
