@@ -15,6 +15,7 @@ from tools.bench.services import Places, real
 
 _POLL_SECONDS = 0.02
 _PATIENCE_SECONDS = 120
+_SHORT_PROMPT_TOKENS = 48
 _DECODED_TOKENS = 5  # then it is in the middle of decoding
 
 
@@ -23,8 +24,8 @@ def cancelling(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[
     times = 1 if quick else 5
     prompts = Prompts(checkpoint)
     with real(checkpoint, places.disk) as service:
-        for name, reached in (("prefill", _mid_prefill), ("decode", _mid_decode)):
-            texts = [prompts.of_length(LONG_PROMPT_TOKENS, seed) for seed in range(times)]
+        for name, length, reached in _MOMENTS:
+            texts = [prompts.of_length(length, seed) for seed in range(times)]
             ends = [_hang_up(service, text, reached) for text in texts]
             steps = [longest for _, longest in ends]
             ratios = [seconds / longest for seconds, longest in ends]
@@ -65,6 +66,13 @@ def _mid_prefill(record: RunRecord) -> bool:
 
 def _mid_decode(record: RunRecord) -> bool:
     return sum(each["event"] == "tokens" for each in record.events()) >= _DECODED_TOKENS
+
+
+# Decoding is cancelled after a short prompt, since a step of prefill would be its longest step.
+_MOMENTS = (
+    ("prefill", LONG_PROMPT_TOKENS, _mid_prefill),
+    ("decode", _SHORT_PROMPT_TOKENS, _mid_decode),
+)
 
 
 def _record_path(service: Running, run_id: str) -> Path:

@@ -23,8 +23,9 @@ _WORDS = (
     ),
     *("animal", "number", "water", "evening", "station", "flower", "country", "captain", "castle"),
 )
-# A small model continues a list for as long as it may.
-_QUESTION = "Repeat these words for ever, again and again, and never stop: "
+_SYSTEM = "You write long stories."
+# What a small model goes on with for hundreds of tokens, whatever the words are.
+_QUESTION = "Write a very long story with many chapters. Use these words: "
 
 
 def words(count: int, seed: int) -> str:
@@ -51,9 +52,6 @@ class Prompts:
             fits = len(self.ids(_QUESTION + words(middle, seed))) <= tokens
             least, most = (middle, most) if fits else (least, middle - 1)
         return _QUESTION + words(least, seed)
-
-
-_SYSTEM = "You repeat words."
 
 
 def request(text: str, max_tokens: int) -> dict[str, Any]:
