@@ -4,7 +4,8 @@ The last user turn may be a JSON object; anything else is answered with "ok". It
 
     say            the text to answer with
     ids            the token ids to answer with, instead of `say`
-    then           what comes after them: "stop" (the default), "die", "hang" or "fail"
+    then           what comes after them: "stop" (the default), "wait" (to be cancelled), "die",
+                   "hang" or "fail"
     prefill_steps  how many prefill events to send
     step_ms        how long each step takes
 """
@@ -77,6 +78,9 @@ class _Play:
 
     def _end(self) -> None:
         match self.script.get("then", "stop"):
+            case "wait":
+                while self._step():
+                    time.sleep(0.005)
             case "die":
                 os.kill(os.getpid(), signal.SIGKILL)
             case "hang":
