@@ -16,7 +16,7 @@ def service(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         yield running
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(service: Running) -> Iterator[httpx.Client]:
     with service.client() as client:
         yield client
