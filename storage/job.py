@@ -41,7 +41,6 @@ class Job:
     lease_expires_at: float | None
     attempt: int
     engine: str | None
-    engine_deaths: int
     cancel_requested_at: float | None
     cancel_reason: str | None
     stop_reason: str | None

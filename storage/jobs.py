@@ -55,9 +55,7 @@ UPDATE_HELD = update(jobs).where(
     jobs.c.attempt == bindparam("held_attempt"),
     RUNNING,
 )
-END_HELD = UPDATE_HELD.values(
-    engine_deaths=jobs.c.engine_deaths + bindparam("deaths"), lease_expires_at=None
-)
+END_HELD = UPDATE_HELD.values(lease_expires_at=None)
 END_QUEUED = update(jobs).where(jobs.c.id == bindparam("job_id"), QUEUED)
 REQUEST_CANCEL = update(jobs).where(
     jobs.c.id == bindparam("job_id"), OPEN, jobs.c.cancel_requested_at.is_(None)
@@ -77,7 +75,7 @@ class Jobs:
 
     async def insert(self, new: NewJob) -> Job:
         """Add a job to the end of the queue; it survives a power cut once this returns."""
-        values = asdict(new) | {"state": JobState.QUEUED, "attempt": 0, "engine_deaths": 0}
+        values = asdict(new) | {"state": JobState.QUEUED, "attempt": 0}
         async with self._db.write(durable=True) as connection:
             return _job((await connection.execute(INSERT, values)).mappings().one())
 
@@ -115,47 +113,25 @@ class Jobs:
         output_tokens: int | None = None,
         telemetry: Telemetry | None = None,
     ) -> bool:
-        """End a claimed job; False when the lease was lost, and then nothing is written.
+        """End a claimed job, as its holder or, for an orphan, on behalf of a holder that is gone.
 
-        Call it when the run record is closed: the record, not this row, is what a power cut spares.
+        False when the job has moved on since `job` was read, and then nothing is written. Call it
+        when the run record is closed: the record, not this row, is what a power cut spares.
         """
-        return await self._end(
-            job,
-            telemetry,
-            state=state,
-            stop_reason=stop_reason,
-            error_type=error_type,
-            error_message=error_message,
-            output_tokens=output_tokens,
-            deaths=0,
-        )
-
-    async def release(
-        self,
-        job: Job,
-        state: JobState,
-        *,
-        stop_reason: str | None = None,
-        error_type: str | None = None,
-        error_message: str | None = None,
-        output_tokens: int | None = None,
-        telemetry: Telemetry | None = None,
-        engine_died: bool = False,
-    ) -> bool:
-        """End an orphan as `finish` would; `engine_died` counts one engine death against it.
-
-        False when the job has moved on since `job` was read.
-        """
-        return await self._end(
-            job,
-            telemetry,
-            state=state,
-            stop_reason=stop_reason,
-            error_type=error_type,
-            error_message=error_message,
-            output_tokens=output_tokens,
-            deaths=int(engine_died),
-        )
+        values = _held_as(job) | {
+            "state": state,
+            "finished_at": time.time(),
+            "stop_reason": stop_reason,
+            "error_type": error_type,
+            "error_message": error_message,
+            "output_tokens": output_tokens,
+        }
+        async with self._db.write() as connection:
+            if (await connection.execute(END_HELD, values)).rowcount == 0:
+                return False
+            if telemetry is not None:
+                await insert_telemetry(connection, job.id, telemetry)
+        return True
 
     async def request_cancel(self, id: str, reason: str) -> Job | None:
         """Ask for a queued or running job to be stopped; the first request and its reason stay.
@@ -170,15 +146,11 @@ class Jobs:
         """Cancel a job that has not been claimed; False when it is not queued."""
         return await self._end_queued(id, state=JobState.CANCELLED)
 
-    async def fail_queued(self, id: str, error_type: str, error_message: str) -> bool:
-        """Fail a job that has not been claimed; False when it is not queued."""
-        return await self._end_queued(
-            id, state=JobState.FAILED, error_type=error_type, error_message=error_message
-        )
-
     async def interrupt_queued(self, id: str, message: str) -> bool:
         """Interrupt a job that has not been claimed; False when it is not queued."""
-        return await self._end_queued(id, state=JobState.INTERRUPTED, error_message=message)
+        return await self._end_queued(
+            id, state=JobState.INTERRUPTED, error_type="api_error", error_message=message
+        )
 
     async def get(self, id: str) -> Job | None:
         """The job, or None for an unknown id."""
@@ -250,15 +222,6 @@ class Jobs:
     async def _changes(self, statement: Update, values: dict[str, Any]) -> bool:
         async with self._db.write() as connection:
             return (await connection.execute(statement, values)).rowcount > 0
-
-    async def _end(self, job: Job, telemetry: Telemetry | None, **values: Any) -> bool:
-        values |= _held_as(job) | {"finished_at": time.time()}
-        async with self._db.write() as connection:
-            if (await connection.execute(END_HELD, values)).rowcount == 0:
-                return False
-            if telemetry is not None:
-                await insert_telemetry(connection, job.id, telemetry)
-        return True
 
     async def _end_queued(self, id: str, **values: Any) -> bool:
         return await self._changes(END_QUEUED, {"job_id": id, "finished_at": time.time(), **values})

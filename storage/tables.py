@@ -50,7 +50,6 @@ jobs = Table(
     Column("lease_expires_at", Double),
     Column("attempt", Integer, nullable=False),
     Column("engine", Text),
-    Column("engine_deaths", Integer, nullable=False),
     Column("cancel_requested_at", Double),
     Column("cancel_reason", Prose),
     Column("stop_reason", Text),

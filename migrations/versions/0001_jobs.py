@@ -25,7 +25,6 @@ CREATE TABLE jobs (
     lease_expires_at DOUBLE,
     attempt INTEGER NOT NULL DEFAULT 0,
     engine TEXT,
-    engine_deaths INTEGER NOT NULL DEFAULT 0,
     cancel_requested_at DOUBLE,
     cancel_reason TEXT,
     stop_reason TEXT,
@@ -46,7 +45,7 @@ CREATE TABLE jobs (
     CONSTRAINT ended_has_a_time CHECK (state IN ('queued', 'running') OR finished_at IS NOT NULL),
     CONSTRAINT streaming_is_boolean CHECK (streaming IN (0, 1)),
     CONSTRAINT counts_are_natural CHECK (
-        attempt >= 0 AND engine_deaths >= 0 AND input_tokens >= 0 AND max_tokens >= 0
+        attempt >= 0 AND input_tokens >= 0 AND max_tokens >= 0
         AND (output_tokens IS NULL OR output_tokens >= 0))
 )
 """

@@ -33,7 +33,7 @@ async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -
             await _release(jobs, job, data_dir)
         except StorageError as error:  # one damaged record must not keep the service from starting
             logger.error("%s", error)
-            await jobs.release(
+            await jobs.finish(
                 job, JobState.FAILED, error_type="api_error", error_message=str(error)
             )
     queued = await jobs.queued()
@@ -56,14 +56,14 @@ async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
     response = await to_thread.run_sync(record.response)
     if response is None:
         if job.cancel_requested_at is None:
-            await jobs.release(
+            await jobs.finish(
                 job, JobState.INTERRUPTED, error_type="api_error", error_message=_WHILE_RUNNING
             )
             return
         response = await to_thread.run_sync(_close_as_cancelled, job, data_dir)
     telemetry = await to_thread.run_sync(record.telemetry)
     error: dict[str, str] = response["error"] or {}
-    await jobs.release(
+    await jobs.finish(
         job,
         JobState(response["state"]),
         stop_reason=response["message"]["stop_reason"],

@@ -11,11 +11,6 @@ from storage.jobs import Jobs, NewJob
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def db(tmp_path: Path) -> AsyncIterator[Database]:
     async with Database.open(tmp_path / "mererun.db") as database:
         yield database

@@ -69,7 +69,7 @@ async def test_a_killed_process_leaves_everything_readable(tmp_path: Path) -> No
                 assert record.closed
                 assert len(events) == 20
         for orphan in await jobs.orphans(is_alive):
-            assert await jobs.release(orphan, JobState.INTERRUPTED)
+            assert await jobs.finish(orphan, JobState.INTERRUPTED)
         for waiting in await jobs.queued():
             assert await jobs.interrupt_queued(waiting.id, "the service stopped")
         counts = await jobs.counts()

@@ -35,7 +35,6 @@ def row(id: str = "a") -> dict[str, object]:
         "record": "runs/a",
         "created_at": 1.0,
         "attempt": 0,
-        "engine_deaths": 0,
         "input_tokens": 1,
         "max_tokens": 1,
     }

@@ -211,7 +211,6 @@ async def test_a_stale_holder_writes_nothing(
     stale = replace(job, **change)
     assert not await jobs.beat(stale, 1000)
     assert not await jobs.finish(stale, JobState.SUCCEEDED, telemetry=MEASURED)
-    assert not await jobs.release(stale, JobState.INTERRUPTED, engine_died=True)
     assert await jobs.get(job.id) == job
     assert await telemetry_of(db, job.id) is None
 
@@ -220,7 +219,7 @@ async def test_a_resumed_job_is_out_of_reach_of_its_first_holder(
     db: Database, jobs: Jobs, new_job: NewJobs
 ) -> None:
     first = await claimed(jobs, new_job(id="a"))
-    assert await jobs.release(first, JobState.INTERRUPTED)
+    assert await jobs.finish(first, JobState.INTERRUPTED)
     await run_sql(db, f"UPDATE jobs SET state = 'queued', {FREE}")
     second = await jobs.claim("me", "engine", 30)
     assert second is not None
@@ -278,26 +277,25 @@ async def test_cancel_requests_are_those_still_to_be_acted_on(jobs: Jobs, new_jo
 
 
 async def test_a_queued_job_can_end_without_running(jobs: Jobs, new_job: NewJobs) -> None:
-    for id in "abc":
+    for id in "ac":
         await jobs.insert(new_job(id=id))
     assert await jobs.cancel_queued("a")
-    assert await jobs.fail_queued("b", "api_error", "no weights")
     assert await jobs.interrupt_queued("c", "the service stopped")
     found = {job.id: job for job in await jobs.list()}
     assert {id: job.state for id, job in found.items()} == {
         "a": "cancelled",
-        "b": "failed",
         "c": "interrupted",
     }
-    assert (found["b"].error_type, found["b"].error_message) == ("api_error", "no weights")
-    assert found["c"].error_message == "the service stopped"
+    assert (found["c"].error_type, found["c"].error_message) == (
+        "api_error",
+        "the service stopped",
+    )
     assert all(job.finished_at for job in found.values())
 
 
 async def test_a_running_job_is_not_ended_as_a_queued_one(jobs: Jobs, new_job: NewJobs) -> None:
     job = await claimed(jobs, new_job())
     assert not await jobs.cancel_queued(job.id)
-    assert not await jobs.fail_queued(job.id, "api_error", "no")
     assert not await jobs.interrupt_queued(job.id, "no")
     assert await jobs.get(job.id) == job
 
@@ -311,16 +309,6 @@ async def test_orphans_are_jobs_without_owner_or_lease(jobs: Jobs, new_job: NewJ
     found = await jobs.orphans(lambda owner: owner == "alive")
     assert [job.id for job in found] == ["dead", "late"]
     assert [job.id for job in await jobs.queued()] == ["waiting"]
-
-
-async def test_a_release_counts_the_death_of_an_engine_only_when_asked(
-    jobs: Jobs, new_job: NewJobs
-) -> None:
-    first = await claimed(jobs, new_job(id="a"), engine="e1")
-    second = await claimed(jobs, new_job(id="b"), engine="e2")
-    assert await jobs.release(first, JobState.FAILED, error_message="again", engine_died=True)
-    assert await jobs.release(second, JobState.INTERRUPTED)
-    assert {job.id: job.engine_deaths for job in await jobs.list()} == {"a": 1, "b": 0}
 
 
 async def test_a_listing_is_newest_first_and_can_be_narrowed(
@@ -384,7 +372,7 @@ async def test_pruned_jobs_take_their_history_along(
 
 async def test_a_message_with_half_a_character_is_stored(jobs: Jobs, new_job: NewJobs) -> None:
     await jobs.insert(new_job(id="a"))
-    assert await jobs.fail_queued("a", "api_error", "cut \ud83d")
+    assert await jobs.interrupt_queued("a", "cut \ud83d")
     job = await jobs.get("a")
     assert job is not None
     assert job.error_message == "cut ?"
