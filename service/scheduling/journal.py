@@ -1,7 +1,7 @@
 """A job's events on their way to its run record."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -12,6 +12,9 @@ from storage.errors import StorageError
 from storage.redaction import shapes
 from storage.run_records import RunRecord
 from storage.telemetry import Telemetry
+
+# Many events a second then cost one write, and the end of the process this much of a record.
+_WRITE_EVERY_SECONDS = 0.05
 
 
 class Journal:
@@ -43,24 +46,34 @@ class Journal:
         """Keep writing until cancelled. Raises StorageError."""
         while True:
             await self._changed.wait()
+            await anyio.sleep(_WRITE_EVERY_SECONDS)
             self._changed = anyio.Event()
-            await self._flush()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what waits. Raises StorageError."""
+        if self._waiting:
+            await self._write(self._record.append)
 
     async def close(self, response: Mapping[str, Any], telemetry: Telemetry | None) -> None:
         """Write what waits and close the record. Raises StorageError."""
-        await self._flush()
         kept = dict(response) if self._content else shapes(dict(response))
         measured = asdict(telemetry) if telemetry else None
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(lambda: self._record.close(response=kept, telemetry=measured))
 
-    async def _flush(self) -> None:
+        def close(batch: list[dict[str, Any]]) -> None:
+            self._record.append(batch)
+            batch.clear()
+            self._record.close(response=kept, telemetry=measured)
+
+        await self._write(close)
+
+    async def _write(self, work: Callable[[list[dict[str, Any]]], None]) -> None:
+        """Do `work` with the events that wait; those it leaves when it fails go on waiting."""
         async with self._writing:
             batch, self._waiting = self._waiting, []
-            if batch:
-                try:
-                    with anyio.CancelScope(shield=True):
-                        await to_thread.run_sync(self._record.append, batch)
-                except StorageError:
-                    self._waiting = batch + self._waiting  # nothing of it was written
-                    raise
+            try:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(work, batch)
+            except StorageError:
+                self._waiting = batch + self._waiting
+                raise

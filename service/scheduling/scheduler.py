@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -46,16 +47,18 @@ class Scheduler:
     async def run(self) -> None:
         """Claim and run jobs until cancelled."""
         while True:
+            await self._wake.wait()
             self._wake = anyio.Event()
             try:
                 job = await self._jobs.claim(self._owner, self._engine_name, self._lease_seconds)
-                if job is None:
-                    await self._wake.wait()
-                else:
+                if job is not None:
                     await self._run(job)
+                    if self.live:
+                        self.wake()
             except StorageError as error:
                 logger.error("%s", error)
                 await anyio.sleep(_RETRY_SECONDS)
+                self.wake()
 
     async def stop(self, live: LiveJob, ending: Ending) -> None:
         """End a running job before its answer is complete; the first ending given stands."""
@@ -129,6 +132,7 @@ class Scheduler:
                 await self._write_end(
                     job, _unanswered(Ending(JobState.INTERRUPTED, gone)), telemetry=None
                 )
+                self.wake()  # there may be more of the kind
                 return
             except StorageError as error:
                 logger.error("%s", error)
@@ -161,6 +165,9 @@ class Scheduler:
         """
         telemetry = _telemetry(job, live, outcome)
         closed = outcome.state is JobState.INTERRUPTED  # such a record may be continued
+        if closed:
+            with suppress(StorageError):  # what it lacks can be generated again
+                await live.journal.flush()
         while True:
             if not closed:
                 try:
