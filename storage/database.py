@@ -131,7 +131,7 @@ class Database:
 
 
 def _check(path: Path) -> None:
-    if not path.exists():
+    if not os.path.exists(path):  # `Path.exists` raises where a folder may not be searched
         raise StorageError(
             f"there is no database {path}; start `mererun serve` once or use another --data-dir"
         )
