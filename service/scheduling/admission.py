@@ -71,6 +71,7 @@ class Admission:
         The job belongs to the calling task: when that ends before the job does, because its client
         has gone, the job is cancelled.
         """
+        _check_caller()
         self._check_room()
         suffix, now = new_suffix(), time.time()
         run = self._run_of(f"run_{suffix}", request, prompt)
@@ -170,9 +171,20 @@ class Admission:
 
 
 def _when_done(callback: Callable[[], None]) -> None:
+    _this_task().add_done_callback(lambda _: callback())
+
+
+def _check_caller() -> None:
+    """Before Python 3.12, `asyncio.wait_for`, in which Quart reads the body, may swallow the
+    cancellation that says that the client has gone."""
+    if _this_task().cancelling():
+        raise asyncio.CancelledError
+
+
+def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None
-    task.add_done_callback(lambda _: callback())
+    return task
 
 
 def _first(given: T | None, default: T) -> T:
