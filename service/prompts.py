@@ -5,11 +5,15 @@ from anyio import CapacityLimiter, to_thread
 from models.conversation import Conversation, Turn
 from models.families.family import Family, PreparedPrompt
 from service.errors import ApiError
+from service.memory import give_back_freed_memory
 
-# Beyond this nothing is tokenised: memory grows by about 100 bytes a character, and no served
-# context holds so much (four characters a token is usual; twelve is rare).
-_CHARACTERS_AT_LEAST = 2_000_000
+# Beyond this nothing is tokenised: it takes up to 500 bytes a character while it lasts, and no
+# served context holds so much (four characters a token is usual; twelve is rare; in small contexts
+# a run of spaces, with 64 a token, shall still be counted).
+_CHARACTERS_AT_LEAST = 1_000_000
 _CHARACTERS_PER_TOKEN = 12
+# Above this the memory it took is worth giving back.
+_CHARACTERS_OF_A_LONG_PROMPT = 100_000
 # Two, so that one huge prompt does not keep all others from being counted.
 _AT_ONCE = 2
 
@@ -29,6 +33,13 @@ class Prompts:
 
     def _prepare(self, conversation: Conversation) -> PreparedPrompt:
         length = sum(len(turn.text) for turn in conversation.turns)
+        try:
+            return self._rendered(conversation, length)
+        finally:
+            if length > _CHARACTERS_OF_A_LONG_PROMPT:
+                give_back_freed_memory()
+
+    def _rendered(self, conversation: Conversation, length: int) -> PreparedPrompt:
         if length <= self._most:
             return self._family.render(conversation)
         counted = len(self._family.render(_beginning(conversation, self._most)).ids)
