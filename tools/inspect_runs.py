@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def main() -> None:
     run's (run_…) or a message's (msg_…), or as much of its beginning as names one run.
     """
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")
+        if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a character, or a pipe
+            stream.reconfigure(errors="backslashreplace")
 
 
 @main.command("list")

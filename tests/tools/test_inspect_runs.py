@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from storage.database import Database
+from storage.run_records import RunRecord
 from tests.support.messages import body, scripted
 from tests.support.running import REPOSITORY, Running, scripted_service
 from tools.inspect_runs import main
@@ -76,10 +77,10 @@ class Clients:
 
 def decoding(data_dir: Path) -> bool:
     """Whether a run goes on and its record holds tokens."""
-    running = listed(data_dir, "--state", "running")
     return any(
-        '"event":"tokens"' in (data_dir / job["record"] / "events.jsonl").read_text()
-        for job in running
+        event["event"] == "tokens"
+        for job in listed(data_dir, "--state", "running")
+        for event in RunRecord.at(data_dir / job["record"]).events()
     )
 
 
