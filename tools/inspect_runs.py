@@ -142,7 +142,7 @@ def show_command(id: str, as_json: bool, data_dir: Path) -> None:
             "history": [asdict(each) for each in stored.history],
             "telemetry": asdict(stored.telemetry) if stored.telemetry else None,
             "request": request,
-            "prompt": record.prompt(),
+            "prompt": archive.prompt(stored.job),
             "events": events,
             "response": response,
         }

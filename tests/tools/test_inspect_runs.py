@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -294,6 +295,14 @@ def test_findings_are_printed_one_a_line_and_fail(ended: dict[str, Any], stray: 
         f"run_stray: {day}/run_stray is a record without a run",
         f"{day}: {said.parent} has mode 0750, not 0700",
     ]
+
+
+def test_a_run_without_a_record_can_still_be_shown(ended: dict[str, Any], stray: Path) -> None:
+    shutil.rmtree(next(stray.glob(f"runs/*/*/*/{ended['said']}")))
+    assert "(its record cannot be read)" in inspect(stray, "show", ended["said"]).stdout
+    shown = json.loads(inspect(stray, "show", ended["said"], "--json").stdout)
+    assert (shown["request"], shown["prompt"], shown["response"]) == (None, None, None)
+    assert "(no readable record)" in inspect(stray, "list").stdout
 
 
 @pytest.mark.parametrize(

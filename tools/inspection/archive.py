@@ -1,6 +1,6 @@
 """The runs of one data folder, read and never written."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +93,15 @@ class Archive:
 
     def request(self, job: Job) -> dict[str, Any] | None:
         """The request as recorded; None where that cannot be read."""
-        try:
-            return self.record(job).request()
-        except StorageError:
-            return None
+        return _readable(self.record(job).request)
+
+    def prompt(self, job: Job) -> dict[str, Any] | None:
+        """The prepared prompt as recorded; None where that cannot be read."""
+        return _readable(self.record(job).prompt)
+
+
+def _readable(part: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    try:
+        return part()
+    except StorageError:
+        return None
