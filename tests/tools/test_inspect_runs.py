@@ -237,7 +237,7 @@ def test_after_a_crash_the_log_is_read_and_nothing_is_written(crashed: Running) 
     (running,) = listed(data_dir, "--state", "running")
     shown = inspect(data_dir, "show", running["id"]).stdout
     assert "Answer so far" in shown
-    assert "xxx" in inspect(data_dir, "replay", running["id"]).stdout
+    assert inspect(data_dir, "replay", running["id"]).stdout.startswith("x")
     assert inspect(data_dir, "verify").stdout == "3 runs verified\n"
     assert files(data_dir) == before
 
