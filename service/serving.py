@@ -112,7 +112,8 @@ async def serve(
             tasks.start_soon(cancellation.run)
             tasks.start_soon(shutdown.on_signals)
             tasks.start_soon(_announce_when_ready, core, url, announce, shutdown)
-            await _serve_http(create_app(core, keys), listener.fileno(), shutdown)
+            # From here on it is hypercorn's to close.
+            await _serve_http(create_app(core, keys), listener.detach(), shutdown)
             tasks.cancel_scope.cancel()
         if shutdown.start_error is not None:
             raise shutdown.start_error
