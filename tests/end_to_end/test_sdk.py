@@ -35,10 +35,9 @@ def place(smollm2: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="module")
 def older(place: Place) -> dict[str, Any]:
     """What became of each scenario with the older SDK, which lies beside the environment."""
-    if not OLDER_SDK.exists():
-        package = [f"anthropic=={OLDER}", "--target", str(OLDER_SDK)]
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *package]
-        subprocess.run(command, check=True)
+    if not (OLDER_SDK / f"anthropic-{OLDER}.dist-info").exists():
+        package = [f"anthropic=={OLDER}", "--no-deps", "--upgrade", "--target", str(OLDER_SDK)]
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *package], check=True)
     done = subprocess.run(
         [sys.executable, "-m", "tests.end_to_end.sdk_scenarios", as_argument(place)],
         cwd=REPOSITORY,
