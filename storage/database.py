@@ -16,6 +16,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from storage.errors import StorageError
+from storage.one_hop import one_hop
 from storage.schema import check, migrate
 from storage.to_the_end import to_the_end
 
@@ -191,8 +192,15 @@ def _async_engine(
         pool_reset_on_return=None,
         max_overflow=0,
     )
+    event.listen(engine.sync_engine, "do_connect", _connect_by_one_hop)
     _configure(engine.sync_engine, begin=begin, query_only=query_only)
     return engine
+
+
+def _connect_by_one_hop(
+    _dialect: object, _record: object, _place: object, options: dict[str, Any]
+) -> None:
+    options["async_creator_fn"] = one_hop
 
 
 def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -> None:
@@ -216,7 +224,7 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
         assert begin is not None
         dbapi = connection.connection.dbapi_connection
         if isinstance(dbapi, AsyncAdapt_aiosqlite_connection):
-            # One hop to the connection's thread, where a statement of SQLAlchemy takes four.
+            # Straight to the driver, at a fraction of what a statement of SQLAlchemy costs.
             dbapi.run_async(lambda driver: driver.execute(begin))
         else:
             connection.exec_driver_sql(begin)
