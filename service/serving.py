@@ -174,14 +174,15 @@ async def _serve_http(app: Any, descriptor: int, shutdown: Shutdown) -> None:
     config.graceful_timeout = 0.2  # the drain has been ours; what is left then reads no more
     async with anyio.create_task_group() as tasks:
 
-        async def cut_off() -> None:
-            await shutdown.done()
-            # From Python 3.12 on hypercorn waits for clients that never leave.
-            await anyio.sleep(2 * config.graceful_timeout)
+        async def run() -> None:
+            # In a task of its own: it leaves its task marked as being cancelled.
+            await cast(Any, hypercorn.asyncio).serve(app, config, shutdown_trigger=shutdown.done)
             tasks.cancel_scope.cancel()
 
-        tasks.start_soon(cut_off)
-        await cast(Any, hypercorn.asyncio).serve(app, config, shutdown_trigger=shutdown.done)
+        tasks.start_soon(run)
+        await shutdown.done()
+        # From Python 3.12 on hypercorn waits for clients that never leave.
+        await anyio.sleep(2 * config.graceful_timeout)
         tasks.cancel_scope.cancel()
 
 
