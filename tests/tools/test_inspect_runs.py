@@ -292,7 +292,8 @@ def test_findings_are_printed_one_a_line_and_fail(ended: dict[str, Any], stray: 
     assert result.stdout.splitlines() == [
         f"{ended['silent']}: its record {day}/{ended['silent']} is missing",
         f"{ended['said']}: {said}/response.json has mode 0640, not 0600",
-        f"run_stray: {day}/run_stray is a record without a run",
+        f"run_stray: {day}/run_stray is a record without a run; "
+        "a service that is killed while it admits one leaves that",
         f"{day}: {said.parent} has mode 0750, not 0700",
     ]
 

@@ -12,6 +12,7 @@ from tools.inspection.archive import Archive, Wanted
 # A record is written before its row: one that is found without it may be waiting for it.
 _ADMISSION_SECONDS = 2.0
 _POLL_SECONDS = 0.1
+_WHY_NOT = "; a service that is killed while it admits one leaves that"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ async def verify_all(archive: Archive) -> AsyncIterator[Verified]:
     deadline = anyio.current_time() + _ADMISSION_SECONDS
     for folder in folders:
         if folder.name not in known and not await _appears(archive, folder.name, deadline):
-            yield Verified(folder.name, [f"{_shown(folder, archive)} is a record without a run"])
+            place = _shown(folder, archive)
+            yield Verified(folder.name, [f"{place} is a record without a run{_WHY_NOT}"])
     for folder in sorted({parent for each in folders for parent in list(each.parents)[:4]}):
         if findings := list(exposures(folder)):
             yield Verified(_shown(folder, archive), findings)
