@@ -25,11 +25,14 @@ OLDER_SDK = REPOSITORY / "build" / f"anthropic-{OLDER}"
 def place(smollm2: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     data = tmp_path_factory.mktemp("data")
     _, key = add_key(data / "keys")
-    with (
-        real_service(smollm2, data / "open") as served,
-        real_service(tiny, data / "keyed", "--api-key-file", str(data / "keys")) as keyed,
-    ):
-        yield Place(served.url, smollm2.name, keyed.url, tiny.name, key)
+    with pytest.MonkeyPatch.context() as patch:
+        # Two engines whose threads wait for each other by spinning share the machine badly.
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")
+        with (
+            real_service(smollm2, data / "open") as served,
+            real_service(tiny, data / "keyed", "--api-key-file", str(data / "keys")) as keyed,
+        ):
+            yield Place(served.url, smollm2.name, keyed.url, tiny.name, key)
 
 
 @pytest.fixture(scope="module")
