@@ -206,7 +206,10 @@ def verify_command(ids: tuple[str, ...], data_dir: Path) -> None:
     _with_archive(data_dir, work)
     if any(each.findings for each in verified):
         sys.exit(1)
-    click.echo(f"{len(verified)} runs verified")
+    admitted = sum(each.admitted for each in verified)
+    click.echo(f"{admitted} runs verified")
+    if admitted < len(verified):
+        click.echo(f"{len(verified) - admitted} requests never became a run", err=True)
 
 
 def _row(job: Job, request: dict[str, Any] | None, names: int, columns: int) -> str:

@@ -6,21 +6,26 @@ from pathlib import Path
 
 import anyio
 
+from storage.run_records import RunRecord
 from storage.verification import StoredRun, disagreements, exposures, record_folders
 from tools.inspection.archive import Archive, Wanted
 
 # A record is written before its row: one that is found without it may be waiting for it.
 _ADMISSION_SECONDS = 2.0
 _POLL_SECONDS = 0.1
-_WHY_NOT = "; a service that is killed while it admits one leaves that"
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """One run, or one record without a run, and what is wrong with it."""
+    """One run, or one record without a run, and what is wrong with it.
+
+    A service killed while it admits a request leaves a record that never became a run. That is no
+    fault: its client was told nothing.
+    """
 
     name: str
     findings: list[str]
+    admitted: bool = True
 
 
 async def verify_all(archive: Archive) -> AsyncIterator[Verified]:
@@ -34,8 +39,11 @@ async def verify_all(archive: Archive) -> AsyncIterator[Verified]:
     deadline = anyio.current_time() + _ADMISSION_SECONDS
     for folder in folders:
         if folder.name not in known and not await _appears(archive, folder.name, deadline):
-            place = _shown(folder, archive)
-            yield Verified(folder.name, [f"{place} is a record without a run{_WHY_NOT}"])
+            if RunRecord.at(folder).begun:
+                finding = f"{_shown(folder, archive)} is a record without a run"
+                yield Verified(folder.name, [finding])
+            else:
+                yield Verified(folder.name, [], admitted=False)
     for folder in sorted({parent for each in folders for parent in list(each.parents)[:4]}):
         if findings := list(exposures(folder)):
             yield Verified(_shown(folder, archive), findings)
