@@ -97,6 +97,11 @@ class RunRecord:
         """Whether the run came to its end, whatever end that was."""
         return self.response() is not None
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything came after the request."""
+        return self.closed or bool(self.events())
+
     def request(self) -> dict[str, Any]:
         """The request as received, secrets and images replaced by digests."""
         return self._required("request.json")

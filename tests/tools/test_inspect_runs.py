@@ -292,10 +292,20 @@ def test_findings_are_printed_one_a_line_and_fail(ended: dict[str, Any], stray: 
     assert result.stdout.splitlines() == [
         f"{ended['silent']}: its record {day}/{ended['silent']} is missing",
         f"{ended['said']}: {said}/response.json has mode 0640, not 0600",
-        f"run_stray: {day}/run_stray is a record without a run; "
-        "a service that is killed while it admits one leaves that",
+        f"run_stray: {day}/run_stray is a record without a run",
         f"{day}: {said.parent} has mode 0750, not 0700",
     ]
+
+
+def test_a_request_that_never_became_a_run_is_no_fault(ended: dict[str, Any], stray: Path) -> None:
+    said = next(stray.glob(f"runs/*/*/*/{ended['said']}"))
+    stray_record = said.with_name("run_stray")
+    shutil.copytree(said, stray_record)
+    for name in ("events.jsonl", "response.json", "telemetry.json"):
+        (stray_record / name).unlink()
+    result = inspect(stray, "verify")
+    assert result.exit_code == 0
+    assert result.stderr == "1 requests never became a run\n"
 
 
 def test_a_run_without_a_record_can_still_be_shown(ended: dict[str, Any], stray: Path) -> None:
