@@ -12,7 +12,7 @@ serve: .venv/serve-installed
 	$(BIN)/mererun models pull smollm2-135m-instruct
 	exec $(BIN)/mererun serve
 
-test: .venv/dev-installed build/anthropic-1/anthropic
+test: .venv/dev-installed
 	$(BIN)/python -m pytest
 
 check: .venv/dev-installed
@@ -30,7 +30,3 @@ format: .venv/dev-installed
 	touch $@
 
 comma := ,
-
-# The SDK's previous major version sends other headers; it cannot share an environment with this one.
-build/anthropic-1/anthropic: .venv/dev-installed
-	$(BIN)/pip install --quiet --no-deps --upgrade --target build/anthropic-1 'anthropic==1.17.0'

@@ -155,6 +155,10 @@ def inspect(path: Path, *, id: str | None = None) -> Checkpoint:
     """
     if not os.path.isdir(path):
         raise CheckpointError(f"{path} is not a folder: give the folder that holds config.json")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # tokenizers and MLX take paths as UTF-8
+        raise CheckpointError(f"the name of {path!r} is not UTF-8: rename the folder") from None
     id = id or Path(os.path.abspath(path)).name
     config = _read_json(path / "config.json")
     text_config = cast(dict[str, Any], config.get("text_config", config))  # vision models nest it

@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -108,6 +109,12 @@ def test_a_model_without_an_end_is_refused(model_folder: Path):
     change(model_folder, "tokenizer_config.json", eos_token=None)
     with pytest.raises(CheckpointError, match="add eos_token_id"):
         inspect(model_folder)
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_refused(model_folder: Path):
+    renamed = model_folder.rename(os.fsdecode(os.fsencode(model_folder) + b"\xff"))
+    with pytest.raises(CheckpointError, match="not UTF-8: rename the folder"):
+        inspect(renamed)
 
 
 def test_a_name_means_an_installed_model_or_a_folder(model_folder: Path, tmp_path: Path):
