@@ -10,6 +10,11 @@ from service.errors import ApiError
 # Deep enough for any tool input seen, far below where recursive code would run out of stack.
 MAX_NESTING = 500
 
+# Each value but the first follows one of these characters, so counting them bounds what is built
+# from a body; in text they stand for themselves, and no context holds a text with so many.
+_SEPARATORS = (b",", b"[", b"{")
+MAX_SEPARATORS = 2_000_000
+
 # A `\u` is an escape only after an even number of backslashes.
 _HIGH = r"\\u[dD][89abAB][0-9a-fA-F]{2}"
 _LOW = r"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -19,14 +24,20 @@ _SURROGATES = re.compile(
 
 
 def parse(body: bytes, content_type: str | None) -> dict[str, Any]:
-    """The JSON object in `body`. Raises ApiError 400 that says where the text is wrong.
+    """The JSON object in `body`. Raises ApiError that says where the text is wrong.
 
-    Duplicate keys, NaN, infinite numbers and nesting beyond 500 levels are refused. A UTF-8 byte
-    order mark is skipped. An unpaired surrogate escape becomes U+FFFD: it stems from text that
-    some client cut in the middle of a character, and refusing it would refuse the whole history
-    for ever.
+    A body of more than two million values is refused unread, since building them all would hold
+    up every stream (413). Duplicate keys, NaN, infinite numbers and nesting beyond 500 levels are
+    refused. A UTF-8 byte order mark is skipped. An unpaired surrogate escape becomes U+FFFD: it
+    stems from text that some client cut in the middle of a character, and refusing it would refuse
+    the whole history for ever.
     """
     _check_content_type(content_type)
+    if sum(map(body.count, _SEPARATORS)) > MAX_SEPARATORS:
+        raise ApiError.too_large(
+            "the request body holds too many values:"
+            f" more than {MAX_SEPARATORS} of the characters , [ and {{"
+        )
     text = _text_of(body)
     try:
         value = json.loads(

@@ -1,4 +1,5 @@
 from base64 import b64decode
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, cast
 
@@ -66,8 +67,9 @@ def shapes(value: Any) -> Any:
     return root[0]
 
 
-def _children(node: Any) -> list[tuple[Any, Any]]:
-    return list(cast(Any, node.items() if isinstance(node, dict) else enumerate(node)))
+def _children(node: Any) -> Iterable[tuple[Any, Any]]:
+    """Values may be replaced on the way. Not as a list: a node may have millions of children."""
+    return cast(Any, node.items() if isinstance(node, dict) else enumerate(node))
 
 
 def _without_data(source: dict[str, Any]) -> dict[str, Any]:

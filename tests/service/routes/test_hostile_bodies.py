@@ -6,6 +6,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from service.json_body import MAX_SEPARATORS
 from tests.support.messages import body, check_order, parse_events, text_of
 from tests.support.refusals import refused
 
@@ -58,6 +59,27 @@ def test_nesting_below_the_limit_is_harmless(client: httpx.Client) -> None:
     for place in ("tool schema", "tool input", "tool result", "content", "system"):
         data = PLACES[place].replace(b"@", nested)
         refused(client.post("/v1/messages", content=data, headers=HEADERS))
+
+
+@pytest.mark.parametrize("item", [b"0", b'""', b"[]", b"{}", b'{"type": "text", "text": "a"}'])
+def test_millions_of_values_are_refused_unread(client: httpx.Client, item: bytes) -> None:
+    items = b"[" + b", ".join([item] * MAX_SEPARATORS) + b", 0]"
+    for place in ("unknown field", "content"):
+        data = PLACES[place].replace(b"@", items[: 30 << 20])
+        response = client.post("/v1/messages", content=data, headers=HEADERS)
+        message = refused(response, 413, "request_too_large")
+        assert message.startswith("the request body holds too many values: more than 2000000 of ")
+
+
+def test_many_values_are_harmless(client: httpx.Client) -> None:
+    data = PLACES["unknown field"].replace(b"@", b"[" + b"0," * 200_000 + b"0]")
+    assert client.post("/v1/messages", content=data, headers=HEADERS).status_code == 200
+
+
+def test_more_messages_than_the_api_knows_are_refused(client: httpx.Client) -> None:
+    request = {**body(), "messages": [{"role": "user", "content": "a"}] * 100_001}
+    message = refused(client.post("/v1/messages", json=request))
+    assert message.startswith("messages: List should have at most 100000 items")
 
 
 @pytest.mark.parametrize(
