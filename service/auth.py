@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from service.errors import ApiError
 
 _PREFIX = "mererun-"
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class KeyFileError(Exception):
@@ -44,7 +46,7 @@ class Keys:
             parts = line.split("#")[0].split()
             if not parts:
                 continue
-            if len(parts) != 2 or len(parts[1]) != 64:
+            if len(parts) != 2 or not _SHA256.fullmatch(parts[1]):
                 raise KeyFileError(
                     f"line {number} of the key file {path} is not '<id> <sha256>': "
                     "add keys with `mererun keys add`"
@@ -84,9 +86,12 @@ def add_key(path: Path) -> tuple[str, str]:
     line = f"{key_id} {hashlib.sha256(key.encode()).hexdigest()}\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-            file.write(line)
-    except OSError as error:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "a+") as file:
+            file.seek(0)
+            written = file.read()
+            # An editor may have left the last line open.
+            file.write(line if written.endswith("\n") or not written else "\n" + line)
+    except (OSError, UnicodeDecodeError) as error:
         raise KeyFileError(f"the key file {path} cannot be written: {_why(error)}") from error
     return key_id, key
 
