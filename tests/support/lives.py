@@ -64,7 +64,9 @@ class Connection:
         self.socket.close()
 
     def read_until(self, wanted: bytes) -> None:
+        deadline = time.monotonic() + _DEADLINE_SECONDS  # pings could come for ever
         while wanted not in self.received:
+            assert time.monotonic() < deadline, self.received
             data = self.socket.recv(1 << 16)
             assert data, f"closed after {self.received!r}"
             self.received += data

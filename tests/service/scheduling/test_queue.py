@@ -1,8 +1,11 @@
 """Jobs wait in line: seen, pinged, bounded, and refused when they cannot be kept."""
 
 import selectors
+import sqlite3
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -107,6 +110,25 @@ def test_a_burst_fills_the_queue_and_no_more(tiny: Path, tmp_path: Path) -> None
             stream.close()
         until(lambda: not open_runs(service))
         assert_stops_well(service)
+
+
+def test_a_database_held_by_other_processes_costs_no_request(service: Running) -> None:
+    path = service.data_dir / "mererun.db"
+    with (
+        closing(sqlite3.connect(path, isolation_level=None)) as reader,
+        closing(sqlite3.connect(path, isolation_level=None)) as writer,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM jobs").fetchall()
+        answers = [pool.submit(assert_answers, service) for _ in range(16)]
+        for _ in range(5):
+            writer.execute("BEGIN IMMEDIATE")
+            time.sleep(0.1)
+            writer.execute("COMMIT")
+        for each in answers:
+            each.result()
+        reader.execute("COMMIT")
 
 
 def test_a_request_whose_record_cannot_be_begun_is_refused(service: Running) -> None:
