@@ -9,14 +9,22 @@ from urllib.parse import quote
 
 import aiosqlite
 import anyio
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy import (
+    URL,
+    Connection,
+    CursorResult,
+    Engine,
+    NullPool,
+    UpdateBase,
+    create_engine,
+    event,
+)
 from sqlalchemy.dialects.sqlite.aiosqlite import AsyncAdapt_aiosqlite_connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from storage.errors import StorageError
-from storage.one_hop import one_hop
 from storage.schema import check, migrate
 from storage.to_the_end import to_the_end
 
@@ -40,6 +48,9 @@ class Database:
         self._writer = _async_engine(place, begin="BEGIN IMMEDIATE", connections=1)
         self._readers = _async_engine(place, begin="BEGIN", connections=READERS, query_only=True)
         self._watcher = _async_engine(place, begin=None, connections=1)
+        # Held open by durability, for single statements: SQLite makes each a transaction.
+        self._single = _async_engine(place, begin=None, connections=2)
+        self._single_writers: dict[bool, AsyncConnection] = {}
         self._writing = anyio.Lock()
         self._watching = anyio.Lock()
 
@@ -71,6 +82,30 @@ class Database:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(to_the_end, database._close)
             yield database
+
+    async def execute(
+        self, statement: UpdateBase, values: dict[str, Any], durable: bool = False
+    ) -> CursorResult[Any]:
+        """One statement that writes, as a transaction of its own; `durable` as in `write`.
+
+        At a third of what `write` costs, whose every step goes to the connection's thread.
+        """
+        async with self._writing:
+            with _explained(self.path):
+                return await to_the_end(lambda: self._execute(statement, values, durable))
+
+    async def _execute(
+        self, statement: UpdateBase, values: dict[str, Any], durable: bool
+    ) -> CursorResult[Any]:
+        connection = self._single_writers.get(durable)
+        if connection is None:
+            connection = self._single_writers[durable] = await self._single.connect()
+            await _set_synchronous(connection, "FULL" if durable else "NORMAL")
+        try:
+            return await connection.execute(statement, values)
+        finally:
+            # Ends what SQLAlchemy takes for a transaction; to SQLite there is none.
+            await connection.rollback()
 
     @asynccontextmanager
     async def write(self, durable: bool = False) -> AsyncGenerator[AsyncConnection]:
@@ -116,8 +151,10 @@ class Database:
         return now != seen
 
     async def _close(self) -> None:
-        await self._readers.dispose()
-        await self._writer.dispose()
+        for connection in self._single_writers.values():
+            await connection.close()
+        for engine in (self._readers, self._writer, self._single):
+            await engine.dispose()
         if not self._read_only:
             await self._take_in_log()
         await self._watcher.dispose()
@@ -191,16 +228,11 @@ def _async_engine(
         # `write` and `read` end their transactions themselves.
         pool_reset_on_return=None,
         max_overflow=0,
+        # Without BEGIN there is nothing to roll back.
+        skip_autocommit_rollback=begin is None,
     )
-    event.listen(engine.sync_engine, "do_connect", _connect_by_one_hop)
     _configure(engine.sync_engine, begin=begin, query_only=query_only)
     return engine
-
-
-def _connect_by_one_hop(
-    _dialect: object, _record: object, _place: object, options: dict[str, Any]
-) -> None:
-    options["async_creator_fn"] = one_hop
 
 
 def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -> None:

@@ -76,8 +76,7 @@ class Jobs:
     async def insert(self, new: NewJob) -> Job:
         """Add a job to the end of the queue; it survives a power cut once this returns."""
         values = asdict(new) | {"state": JobState.QUEUED, "attempt": 0}
-        async with self._db.write(durable=True) as connection:
-            return _job((await connection.execute(INSERT, values)).mappings().one())
+        return _job((await self._db.execute(INSERT, values, durable=True)).mappings().one())
 
     async def claim(self, owner: str, engine: str, lease_seconds: float) -> Job | None:
         """Take the oldest queued job that nobody asked to cancel, and hold it for `engine`.
@@ -93,8 +92,7 @@ class Jobs:
             "started_at": now,
             "lease_expires_at": now + lease_seconds,
         }
-        async with self._db.write() as connection:
-            row = (await connection.execute(CLAIM, values)).mappings().one_or_none()
+        row = (await self._db.execute(CLAIM, values)).mappings().one_or_none()
         return _job(row) if row else None
 
     async def beat(self, job: Job, lease_seconds: float) -> bool:
@@ -220,8 +218,7 @@ class Jobs:
             return [_job(row) for row in (await connection.execute(statement)).mappings()]
 
     async def _changes(self, statement: Update, values: dict[str, Any]) -> bool:
-        async with self._db.write() as connection:
-            return (await connection.execute(statement, values)).rowcount > 0
+        return (await self._db.execute(statement, values)).rowcount > 0
 
     async def _end_queued(self, id: str, **values: Any) -> bool:
         return await self._changes(END_QUEUED, {"job_id": id, "finished_at": time.time(), **values})

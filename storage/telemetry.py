@@ -24,7 +24,7 @@ class Telemetry:
     # Input tokens computed rather than taken from the prefix cache.
     prefilled_tokens: int
     peak_memory_bytes: int | None
-    # From the job's arrival to its first token.
+    # From the start of the run on the engine to its first token.
     first_token_seconds: float | None
     longest_step_seconds: float | None
 
