@@ -21,7 +21,7 @@ Reason = Literal["stop", "length", "cancelled"]
 Emit = Callable[[Prefill | Tokens], None]
 
 # Measured: larger chunks gain nothing on two CPU cores and delay cancellation; a GPU wants work.
-_CHUNK_TOKENS = {"cpu": 256, "gpu": 2048}
+CHUNK_TOKENS = {"cpu": 256, "gpu": 2048}
 _CLEAR_CACHE_EVERY_STEPS = 256  # as mlx-lm: freed buffers pile up slowly while decoding
 
 
@@ -31,7 +31,7 @@ class ResidentModel:
     def __init__(self, folder: Path, progress: Callable[[int, int], None]) -> None:
         """Load `folder`. `progress(done, total)` gets bytes. Raises what mlx-lm's loader raises."""
         self.device = "gpu" if mx.default_device() == mx.gpu else "cpu"
-        self.chunk_tokens = _CHUNK_TOKENS[self.device]
+        self.chunk_tokens = CHUNK_TOKENS[self.device]
         self._model, config = load_model(folder, lazy=True)
         self.stored_as = _stored_as(config)
         if self.device == "cpu":

@@ -1,7 +1,8 @@
 """What the service is compared with: `mlx_lm.stream_generate` in a process of its own.
 
-The same weights, dtype and BLAS as the engine's; all else is mlx-lm's default. The process waits
-on its input while it has nothing to do, and costs nothing then.
+The same weights, dtype, BLAS and prefill chunk as the engine's, so that the service is compared
+with the best that mlx-lm does here. The process waits on its input while it has nothing to do, and
+costs nothing then.
 """
 
 import json
@@ -65,8 +66,11 @@ def main() -> None:
     from mlx_lm import load, stream_generate
     from mlx_lm.utils import dequantize_model
 
+    from models.engine.generate import CHUNK_TOKENS
+
     model, tokenizer, *_ = load(sys.argv[1])
-    if mx.default_device() != mx.gpu:  # as models/engine/generate.py does
+    device = "gpu" if mx.default_device() == mx.gpu else "cpu"
+    if device == "cpu":  # as models/engine/generate.py does
         model = dequantize_model(model)
         model.set_dtype(mx.float32)
         mx.eval(model.parameters())
@@ -75,7 +79,13 @@ def main() -> None:
         started = time.perf_counter()
         times: list[float] = []
         text = ""
-        for response in stream_generate(model, tokenizer, prompt, max_tokens=max_tokens):
+        for response in stream_generate(
+            model,
+            tokenizer,
+            prompt,
+            max_tokens=max_tokens,
+            prefill_step_size=CHUNK_TOKENS[device],
+        ):
             times.append(time.perf_counter() - started)
             text += response.text
         done = Generated(times[0], times[-1], response.generation_tokens, text)
