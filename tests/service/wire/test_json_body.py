@@ -130,6 +130,8 @@ def test_nesting_up_to_the_limit_is_accepted() -> None:
         (r"\ud83d\ud83d\ude00\ude00", "�😀�"),
         (r"\\ud83d", r"\ud83d"),
         (r"\\\ud83d", "\\�"),
+        (r"\\ud83d\ude00", "\\ud83d�"),
+        (r"\\\ud83d\ude00", "\\😀"),
         (r"\\\\ud83d\n\ud83d\"", '\\\\ud83d\n�"'),
         (r"\u0000", "\0"),
         (r"\ufffe", "\ufffe"),
