@@ -43,6 +43,8 @@ class Database:
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path
+        # What goes wrong once it is open may be read by clients: they are told no folders.
+        self._name = Path(path.name)
         self._read_only = read_only
         place = _read_only_place(path) if read_only else _place(path)
         self._writer = _async_engine(place, begin="BEGIN IMMEDIATE", connections=1)
@@ -91,7 +93,7 @@ class Database:
         At a third of what `write` costs, whose every step goes to the connection's thread.
         """
         async with self._writing:
-            with _explained(self.path):
+            with _explained(self._name):
                 return await to_the_end(lambda: self._execute(statement, values, durable))
 
     async def _execute(
@@ -116,7 +118,7 @@ class Database:
         process.
         """
         async with self._writing:
-            with _explained(self.path):
+            with _explained(self._name):
                 async with _connected(self._writer) as connection:
                     await _set_synchronous(connection, "FULL" if durable else "NORMAL")
                     try:
@@ -130,7 +132,7 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[AsyncConnection]:
         """One unchanging view of the database, from the block's first query on; it cannot write."""
-        with _explained(self.path):
+        with _explained(self._name):
             async with _connected(self._readers) as connection:
                 await to_the_end(connection.begin)
                 yield connection
@@ -141,7 +143,7 @@ class Database:
         It is for one asker; the first answer is True.
         """
         async with self._watching:
-            with _explained(self.path):
+            with _explained(self._name):
                 async with _connected(self._watcher) as connection:
                     driver = await _driver(connection)
                     ((now,),) = await driver.execute_fetchall("PRAGMA data_version")

@@ -238,7 +238,7 @@ def fill(folder: Path, file_limit: int) -> list[str]:
 
 def test_a_file_size_limit_is_told_and_spares_what_was_written(tmp_path: Path) -> None:
     assert fill(tmp_path, 400_000) == [
-        f"the database {tmp_path / 'mererun.db'} could not be read or written (disk I/O error); "
+        "the database mererun.db could not be read or written (disk I/O error); "
         "check the disk or use another --data-dir",
         "the first job is as it was",
         "the run record runs/1970/01/01/big could not be written: File too large; "
@@ -256,7 +256,7 @@ def test_a_full_disk_is_told_and_spares_what_was_written(tmp_path: Path) -> None
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
     assert told == [
-        f"the database {tmp_path / 'mererun.db'} could not be written: the disk is full; "
+        "the database mererun.db could not be written: the disk is full; "
         "free space or move --data-dir",
         "the first job is as it was",
         "the run record runs/1970/01/01/big could not be written: No space left on device; "

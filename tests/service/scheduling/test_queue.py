@@ -167,6 +167,20 @@ def test_a_run_whose_record_cannot_be_ended_fails(tiny: Path, tmp_path: Path) ->
         assert_quiet_log(service)
 
 
+def test_a_fault_of_the_database_is_told_without_its_folder(tiny: Path, tmp_path: Path) -> None:
+    with (
+        scripted_service(tiny, tmp_path) as service,
+        closing(sqlite3.connect(tmp_path / "mererun.db")) as other,
+        service.client() as client,
+    ):
+        other.execute("ALTER TABLE jobs RENAME TO away")
+        answers = [client.get("/v1/runs"), client.post("/v1/messages", json=body())]
+    for answer in answers:
+        assert refused(answer) == (500, "api_error")
+        assert "the database mererun.db" in answer.text
+        assert str(tmp_path) not in answer.text
+
+
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="needs prlimit")
 @pytest.mark.parametrize("when", ["before a request", "while a job runs"])
 def test_a_full_disk_is_survived(tiny: Path, tmp_path: Path, when: str) -> None:
