@@ -57,6 +57,8 @@ class Link:
                     if isinstance(message, Cancel):
                         self._cancelled.add(message.job)
                     elif isinstance(message, Load | Run):
+                        if isinstance(message, Run):  # then no other run is going on
+                            self._cancelled = self._cancelled & {message.job}
                         self.inbox.put(message)
         finally:
             # No teardown: MLX may be in the middle of a step on the other thread.
@@ -116,7 +118,9 @@ def _reporter(link: Link):
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    """For clients, so without the path of a file; the traceback in the log has all."""
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return " ".join((text or "").split()) or "the service's log says how"
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ class HealthRoutes:
 
     async def health(self) -> Response:
         """503 while the engine cannot take a job, and once the service is shutting down."""
-        engine = self._core.engine.status
-        status = engine.condition if self._core.admission.open else "shutting down"
-        response = jsonify({"status": status, "error": engine.error})
+        core = self._core
+        status = core.engine.status.condition if core.admission.open else "shutting down"
+        response = jsonify({"status": status})  # strangers may ask: `/v1/runtime` has the reason
         response.status_code = 200 if status in ("ready", "busy") else 503
         return response

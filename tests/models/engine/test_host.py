@@ -301,6 +301,16 @@ async def test_a_model_that_cannot_be_loaded_is_said_in_one_line(half_a_model: P
     assert "\n" not in error
 
 
+async def test_why_a_model_cannot_be_loaded_is_told_without_its_folder(
+    tiny: Path, tmp_path: Path
+) -> None:
+    folder = copytree(tiny, tmp_path / "none")
+    (folder / "config.json").unlink()
+    async with hosting(folder=folder) as host:
+        error = (await host.settled()).error
+    assert error == "the model could not be loaded: No such file or directory"
+
+
 @contextmanager
 def worker(*messages: Message) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
     """A real engine process that has been told `messages`, and the service's end of its socket."""

@@ -140,6 +140,8 @@ def test_a_supervisor_needs_no_key(service: Running) -> None:
     for method, path in (("GET", "/healthz"), ("HEAD", "/"), ("GET", "/")):
         answer = raw_http.request(service.url, method, path, [(b"Host", b"box.example")])
         assert answer.status_code == 200
+    answer = raw_http.request(service.url, "GET", "/healthz", [(b"Host", b"box.example")])
+    assert answer.json() == {"status": "ready"}, "what is wrong, if anything, is not for strangers"
 
 
 def test_any_host_is_served(service: Running, key: bytes) -> None:
