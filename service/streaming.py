@@ -52,22 +52,26 @@ async def stream(live: LiveJob, request_id: str, ping_seconds: float) -> AsyncIt
 
 async def whole(live: LiveJob) -> Message:
     """The complete answer. Raises ApiError if there is none."""
-    news: Sequence[Event] = ()
-    while not news or isinstance(news[-1], TextDelta):
-        news = [*news, *await live.relay.after(len(news))]
-    last = news[-1]
-    if isinstance(last, Broken):
-        raise last.error
-    assert isinstance(last, Answered)
-    return message_of(
-        live.message_id,
-        live.model,
-        _text(news),
-        input_tokens=live.input_tokens,
-        output_tokens=last.output_tokens,
-        stop_reason=last.stop_reason,
-        stop_sequence=last.stop_sequence,
-    )
+    seen, texts = 0, list[str]()
+    while True:
+        news = await live.relay.after(seen)
+        seen += len(news)
+        texts.append(_text(news))
+        match news[-1]:
+            case Answered(stop_reason, stop_sequence, output_tokens):
+                return message_of(
+                    live.message_id,
+                    live.model,
+                    "".join(texts),
+                    input_tokens=live.input_tokens,
+                    output_tokens=output_tokens,
+                    stop_reason=stop_reason,
+                    stop_sequence=stop_sequence,
+                )
+            case Broken(error):
+                raise error
+            case TextDelta():
+                continue
 
 
 async def _news(live: LiveJob, seen: int, seconds: float) -> Sequence[Event]:
