@@ -4,8 +4,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,6 +72,8 @@ async def serve(
     async with AsyncExitStack() as stack:
         stack.enter_context(data_dir.lock(settings.data_dir))
         listener = stack.enter_context(listen(settings))
+        if settings.ready_file is not None:
+            stack.enter_context(_ready_file(settings.ready_file))
         db = await stack.enter_async_context(Database.open(settings.data_dir / "mererun.db"))
         jobs = Jobs(db)
         await recover(jobs, settings.data_dir, is_alive)
@@ -105,7 +107,6 @@ async def serve(
         )
         url = url_of(listener)
         shutdown = Shutdown(core)
-        stack.callback(_remove_ready_file, settings.ready_file)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(engine.run)
             tasks.start_soon(scheduler.run)
@@ -152,7 +153,7 @@ class Shutdown:
     async def run(self, drain_seconds: float) -> None:
         core = self._core
         core.admission.open = False
-        _exit_for_certain(drain_seconds + _LAST_SECONDS)
+        _exit_for_certain(drain_seconds + _LAST_SECONDS, 0 if self.start_error is None else 2)
         self._begun.set()
         self._drain.deadline = anyio.current_time() + drain_seconds
         with self._drain:
@@ -190,31 +191,57 @@ async def _announce_when_ready(
     core: Core, url: str, announce: Callable[[str, Checkpoint], None], shutdown: Shutdown
 ) -> None:
     status = await core.engine.settled()
-    if status.condition == "ready":
-        announce(url, core.checkpoint)
-        if core.settings.ready_file is not None:
-            await to_thread.run_sync(_write_ready_file, core.settings.ready_file, url)
-    elif status.error is not None:
-        shutdown.start_error = StartError(status.error)
+    try:
+        if status.condition == "ready":
+            if core.settings.ready_file is not None:
+                await to_thread.run_sync(_write_ready_file, core.settings.ready_file, url)
+            announce(url, core.checkpoint)
+        elif status.error is not None:
+            raise StartError(status.error)
+    except StartError as error:
+        shutdown.start_error = error
         await shutdown.run(0)
+
+
+@contextmanager
+def _ready_file(path: Path) -> Generator[None]:
+    """That of an earlier service would be believed; one that cannot be written is refused now."""
+    try:
+        with _ready_file_faults(path):
+            path.unlink(missing_ok=True)
+            _partial(path).touch()
+        yield
+    finally:
+        for file in (path, _partial(path)):
+            with suppress(OSError):
+                file.unlink()
 
 
 def _write_ready_file(path: Path, url: str) -> None:
     """Appears whole: whoever waits for it may read it at once."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
-    partial.replace(path)
+    with _ready_file_faults(path):
+        _partial(path).write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+        _partial(path).replace(path)
 
 
-def _remove_ready_file(path: Path | None) -> None:
-    if path is not None:
-        with suppress(OSError):
-            path.unlink()
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
 
 
-def _exit_for_certain(seconds: float) -> None:
+@contextmanager
+def _ready_file_faults(path: Path) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StartError(
+            f"the ready file {path} cannot be written: {error.strerror}; "
+            "choose another --ready-file"
+        ) from error
+
+
+def _exit_for_certain(seconds: float, code: int = 0) -> None:
     """A client that never reads can hold the event loop's own end for ever. By then the database
     and the records are closed, and the engine notices that its socket is."""
-    watchdog = threading.Timer(seconds, os._exit, (0,))
+    watchdog = threading.Timer(seconds, os._exit, (code,))
     watchdog.daemon = True
     watchdog.start()

@@ -26,7 +26,7 @@ class LlamaFamily(Family):
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises CheckpointError if the checkpoint's own template is not of this form."""
-        self._tokenizer = Tokenizer.from_file(str(checkpoint.path / "tokenizer.json"))
+        self._tokenizer = _tokenizer(checkpoint)
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True
         start, end = self._tokenizer.token_to_id(_START), self._tokenizer.token_to_id(_END)
@@ -65,6 +65,16 @@ class LlamaFamily(Family):
 
     def parser(self, stop_sequences: Sequence[str]) -> AnswerParser:
         return AnswerParser(self._token_bytes, stop_sequences)
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
+    file = checkpoint.path / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no narrower kind
+        raise CheckpointError(
+            f"{file} is not a tokenizer ({error}): pull or copy it again"
+        ) from error
 
 
 def _chatml(turns: Iterable[Turn]) -> str:
