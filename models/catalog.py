@@ -101,7 +101,7 @@ class Checkpoint:
 
 def resolve(name_or_path: str, models_dir: Path) -> Checkpoint:
     """The installed model of that name (`org/name` too), or the model in that folder."""
-    folder = Path(name_or_path).expanduser()
+    folder = Path(os.path.expanduser(name_or_path))
     is_installed = models_dir / folder_name(name_or_path) in installed_paths(models_dir)
     if not is_installed and os.path.isdir(folder):
         return inspect(folder)

@@ -11,6 +11,7 @@ import click
 from models.catalog import Checkpoint, CheckpointError
 from service.auth import KeyFileError, add_key
 from service.commands.models import Refusal, models
+from service.commands.user_path import UserPath
 from service.listener import ListenError
 from service.serving import StartError, serve
 from service.settings import Settings, default_data_dir
@@ -34,7 +35,7 @@ def _option(name: str, help: str, **more: Any) -> Any:
     return click.option(name, envvar=variable, show_envvar=True, help=help, **more)
 
 
-_path = click.Path(path_type=Path)
+_path = UserPath()
 
 
 @main.command("serve")

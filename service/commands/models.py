@@ -22,6 +22,7 @@ from models.catalog import (
     installed_paths,
     resolve,
 )
+from service.commands.user_path import UserPath
 from service.settings import default_data_dir
 
 
@@ -42,14 +43,14 @@ class _OneLineErrors(click.Group):
 
 
 def _models_dir(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
-    return value.expanduser() / "models"
+    return value / "models"
 
 
 data_dir_option = click.option(
     "--data-dir",
     "models_dir",
     envvar="MERERUN_DATA_DIR",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=UserPath(file_okay=False),
     default=default_data_dir,
     callback=_models_dir,
     show_default="$XDG_DATA_HOME/mererun",

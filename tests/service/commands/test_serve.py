@@ -8,10 +8,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
-from service.cli import serve_command
+from service.cli import keys_add, serve_command
+from service.commands.models import list_models
 from tests.support.running import REPOSITORY, real_service
+from tools.inspect_runs import list_command
 
 
 def serve(model: Path, data_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -41,6 +44,10 @@ def with_a_tokenizer_of_nothing(tiny: Path, tmp_path: Path) -> list[str]:
     return ["--model", str(folder)]
 
 
+def with_an_unknown_home(tiny: Path, tmp_path: Path) -> list[str]:
+    return ["--model", "~nobody-of-that-name"]
+
+
 def without_a_key(tiny: Path, tmp_path: Path) -> list[str]:
     return ["--host", "0.0.0.0"]
 
@@ -58,6 +65,7 @@ def with_a_busy_port(tiny: Path, tmp_path: Path) -> list[str]:
         (without_folder, "choose another --ready-file"),
         (with_a_folder_in_its_place, "choose another --ready-file"),
         (with_a_tokenizer_of_nothing, "tokenizer.json"),
+        (with_an_unknown_home, "is not installed"),
         (without_a_key, "add --api-key-file"),
         (with_a_busy_port, "choose another --host or --port"),
     ],
@@ -86,6 +94,17 @@ def test_the_ready_file_of_a_killed_service_is_gone_while_the_next_one_loads(
         failed = serve(tmp_path / "half", tmp_path, "--ready-file", str(ready))
     assert failed.returncode == 2, failed.stderr
     assert not list(tmp_path.glob("ready.json*"))
+
+
+@pytest.mark.parametrize("command", [serve_command, keys_add, list_models, list_command])
+def test_a_tilde_is_the_home_folder_for_every_command(
+    command: click.Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    paths = [each for each in command.params if isinstance(each.type, click.Path)]
+    assert paths
+    for option in paths:
+        assert option.type.convert("~/x", option, None) == Path("/home/somebody/x")
 
 
 def test_every_option_has_its_variable() -> None:
