@@ -3,20 +3,18 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, cast
 
-# Under these keys a string may be something a person wrote or a model said.
-_CONTENT_KEYS = {
-    "content",
-    "system",
-    "text",
-    "thinking",
-    "input",
-    "partial_json",
-    "stop_sequences",
-    "stop_sequence",
-    "title",
-    "context",
+# Under these keys a string is one of the API's own words, or an id. Under any other, known or not,
+# it may be something a person wrote or a model said.
+_STRUCTURE_KEYS = {
+    "type",
+    "role",
+    "model",
+    "id",
+    "tool_use_id",
+    "media_type",
+    "stop_reason",
+    "service_tier",
 }
-_STRUCTURE_KEYS = {"type", "role"}
 
 
 def redact(request: dict[str, Any]) -> dict[str, Any]:
@@ -46,22 +44,21 @@ def redact(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def shapes(value: Any) -> Any:
-    """A copy of a request, response or event with its content replaced by its shape.
+    """A copy of a request or a message with its texts replaced by their shapes.
 
-    Each string under a content key becomes {"chars", "sha256"}; structure, types, roles and
+    Each string becomes {"chars", "sha256"}, but for types, roles, models and ids; structure and
     numbers stay. Token ids are numbers: whoever keeps no content leaves them out.
     """
     root = [value]
-    pending: list[tuple[Any, bool, bool]] = [(root, False, False)]
+    pending: list[tuple[Any, bool]] = [(root, False)]
     while pending:
-        node, is_content, is_input = pending.pop()
+        node, is_input = pending.pop()
         for key, child in _children(node):
-            content = is_content or key in _CONTENT_KEYS
             if isinstance(child, dict | list):
                 node[key] = cast(Any, child).copy()
                 # The input of a tool has keys of its own making: "type" means nothing there.
-                pending.append((node[key], content, is_input or key == "input"))
-            elif isinstance(child, str) and content and (is_input or key not in _STRUCTURE_KEYS):
+                pending.append((node[key], is_input or key == "input"))
+            elif isinstance(child, str) and (is_input or key not in _STRUCTURE_KEYS):
                 data = child.encode(errors="replace")
                 node[key] = {"chars": len(child), "sha256": _sha256(data)}
     return root[0]

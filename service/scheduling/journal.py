@@ -57,7 +57,9 @@ class Journal:
 
     async def close(self, response: Mapping[str, Any], telemetry: Telemetry | None) -> None:
         """Write what waits and close the record. Raises StorageError."""
-        kept = dict(response) if self._content else shapes(dict(response))
+        kept = dict(response)
+        if not self._content:
+            kept["message"] = shapes(kept["message"])
         measured = asdict(telemetry) if telemetry else None
 
         def close(batch: list[dict[str, Any]]) -> None:

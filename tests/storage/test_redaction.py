@@ -63,6 +63,7 @@ def test_shapes_keep_structure_and_no_content() -> None:
         "model": "m",
         "max_tokens": 7,
         "system": SECRET,
+        "a_field_of_tomorrow": {"rules": [SECRET], "n": 3},
         "messages": [
             {"role": "user", "content": SECRET},
             {
@@ -78,6 +79,7 @@ def test_shapes_keep_structure_and_no_content() -> None:
         "model": "m",
         "max_tokens": 7,
         "system": text,
+        "a_field_of_tomorrow": {"rules": [text], "n": 3},
         "messages": [
             {"role": "user", "content": text},
             {
