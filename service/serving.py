@@ -21,6 +21,7 @@ from models.families import family_of
 from service.app import create_app
 from service.auth import Keys
 from service.core import Core
+from service.descriptors import allow_descriptors
 from service.errors import ApiError
 from service.listener import listen, url_of
 from service.prompts import Prompts
@@ -69,6 +70,7 @@ async def serve(
     data_dir.prepare(settings.data_dir)
     checkpoint = resolve(settings.model, settings.models_dir)
     family = await to_thread.run_sync(family_of, checkpoint)
+    allow_descriptors(settings.queue_limit)
     async with AsyncExitStack() as stack:
         stack.enter_context(data_dir.lock(settings.data_dir))
         listener = stack.enter_context(listen(settings))
