@@ -43,7 +43,10 @@ class ResidentModel:
 
     @property
     def dtype(self) -> str:
-        return str(tree_flatten(self._model.parameters())[0][1].dtype).removeprefix("mlx.core.")
+        """Of what is computed; the codes of quantised weights are integers."""
+        arrays = (each for _, each in tree_flatten(self._model.parameters()))
+        floats = (each for each in arrays if mx.issubdtype(each.dtype, mx.floating))
+        return str(next(floats).dtype).removeprefix("mlx.core.")
 
     def warm_up(self) -> None:
         """Run each kind of step once, so that the first job does not pay for compilation."""

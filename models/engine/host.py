@@ -280,7 +280,7 @@ class _Link:
         # Unbounded in form, bounded in fact: a run has at most max_tokens events, and its reader
         # is the scheduler, never a client.
         sender, receiver = anyio.create_memory_object_stream[JobEvent | EngineDied](math.inf)
-        self._job = (run.job, sender)
+        self._job = job = (run.job, sender)
         try:
             silence = EngineDied(f"the engine gave no sign for {stall_seconds:g} s")
             with anyio.move_on_after(stall_seconds) as sending:
@@ -297,7 +297,8 @@ class _Link:
                 if isinstance(event, Finished | Failed):
                     return
         finally:
-            self._job = None
+            if self._job is job:  # an iterator may be closed long after another run has begun
+                self._job = None
             sender.close()
             receiver.close()
 

@@ -7,7 +7,6 @@ import mlx.core as mx
 
 Sampler = Callable[[mx.array, int], mx.array]
 
-_HIGHEST_BIT_OF_ONE = 29  # 1.0 is 0x3F800000 in float32
 # Colder than this changes no draw, but would overflow float32.
 _COLDEST = 1e-9
 
@@ -41,20 +40,13 @@ def _keep_best(logits: mx.array, count: int) -> mx.array:
 
 
 def _keep_nucleus(logits: mx.array, mass: float) -> mx.array:
-    """Without sorting the vocabulary, which is slow on a CPU.
-
-    Positive floats are ordered as their bits are: the largest threshold that leaves enough mass is
-    found bit by bit. Tokens that are equally likely are kept or dropped together.
-    """
-    probabilities = mx.softmax(logits, axis=-1)
-    threshold = mx.zeros((1, 1), mx.uint32)
-    for bit in range(_HIGHEST_BIT_OF_ONE, -1, -1):
-        higher = threshold | (1 << bit)
-        kept = mx.where(probabilities >= higher.view(mx.float32), probabilities, 0.0)
-        threshold = mx.where(kept.sum(axis=-1, keepdims=True) >= mass, higher, threshold)
-    # The most likely token is always kept, also for a top_p of 0.
-    most = mx.max(probabilities, axis=-1, keepdims=True)
-    return mx.where(probabilities < mx.minimum(threshold.view(mx.float32), most), -mx.inf, logits)
+    order = mx.argsort(-logits, axis=-1)
+    probabilities = mx.softmax(mx.take_along_axis(logits, order, axis=-1), axis=-1)
+    before = mx.cumsum(probabilities, axis=-1) - probabilities
+    # The most likely token has no mass before it; it is always kept, also for a top_p of 0.
+    keep = (before < mass) | (mx.arange(order.shape[-1]) == 0)
+    dropped = mx.put_along_axis(mx.zeros_like(keep), order, ~keep, axis=-1)
+    return mx.where(dropped, -mx.inf, logits)
 
 
 def _key(seed: int, index: int) -> mx.array:
