@@ -41,13 +41,13 @@ def service(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 
 def started(service: Running, event: str) -> dict[str, Any]:
-    """The newest run, once its record has such an event."""
+    """The running run, once its record has such an event."""
     return until(lambda: _with_event(service, event))
 
 
 def _with_event(service: Running, event: str) -> dict[str, Any] | None:
-    run = newest_run(service)
-    return run if recorded_events(service, run, event) else None
+    running = service.runs("running")
+    return running[0] if running and recorded_events(service, running[0], event) else None
 
 
 def queued(service: Running) -> dict[str, Any]:
@@ -78,9 +78,9 @@ def cancel_in_database(service: Running, run_id: str) -> None:
 def test_a_client_that_goes_frees_the_engine(
     service: Running, request_body: dict[str, Any], event: str, streaming: bool, how: str
 ) -> None:
-    connection = Connection(service.url, {**request_body, "stream": streaming})
-    run = started(service, event)
-    leave(connection, how)
+    with Connection(service.url, {**request_body, "stream": streaming}) as connection:
+        run = started(service, event)
+        leave(connection, how)
     run = ended(service, run["id"])
     assert moves(run) == ["queued", "running", "cancelled"]
     assert run["cancel_reason"] == CLIENT_GONE
