@@ -46,7 +46,7 @@ class RuntimeRoutes:
                     "engine_bytes": await to_thread.run_sync(_resident_bytes, engine.pid),
                 },
                 "runs": counts,
-                "optional": _optional(engine),
+                "optional": optional_paths(engine),
             }
         )
 
@@ -58,21 +58,32 @@ def _resident_bytes(pid: int | None) -> int | None:
         return None
 
 
-def _optional(engine: EngineStatus) -> dict[str, Any]:
-    facts = engine.facts or {}
-    blas, dense = facts.get("blas"), facts.get("device") == "cpu"
+def optional_paths(engine: EngineStatus) -> dict[str, Any]:
+    """What could be on in any engine: whether it is, and why."""
     return {
-        "fast_blas": {
-            "on": blas is not None,
-            "why": blas
-            or ("the device is a GPU" if facts and not dense else "no OpenBLAS was found"),
-        },
-        "dense_float32": {
-            "on": dense,
-            "why": "a CPU has no fast product of any other kind"
-            if dense
-            else "the device is a GPU",
-        },
-        "prompt_cache": {"on": False, "why": "not in this version"},
-        "speculation": {"on": False, "why": "not in this version"},
+        **_chosen_at_load(engine.facts),
+        "prompt_cache": _off("not in this version"),
+        "speculation": _off("not in this version"),
     }
+
+
+def _chosen_at_load(facts: dict[str, Any] | None) -> dict[str, Any]:
+    if facts is None:
+        unknown = _off("the engine has not loaded the model yet")
+        return {"fast_blas": unknown, "dense_float32": unknown}
+    if facts["device"] != "cpu":
+        needless = _off("the device is a GPU")
+        return {"fast_blas": needless, "dense_float32": needless}
+    blas = facts["blas"]
+    return {
+        "fast_blas": _on(blas) if blas else _off("no OpenBLAS was found"),
+        "dense_float32": _on("a CPU has no fast product of any other kind"),
+    }
+
+
+def _on(why: str) -> dict[str, Any]:
+    return {"on": True, "why": why}
+
+
+def _off(why: str) -> dict[str, Any]:
+    return {"on": False, "why": why}
