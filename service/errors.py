@@ -61,6 +61,11 @@ class ApiError(Exception):
         return cls(529, "overloaded_error", message, headers={"retry-after": str(retry_after)})
 
     @classmethod
+    def cancelled(cls, reason: str | None) -> Self:
+        """499 is the one status for this that SDKs know, and never retry."""
+        return cls(499, "api_error", f"the run was cancelled: {reason}")
+
+    @classmethod
     def internal(cls, message: str) -> Self:
         """A fault that a retry would only repeat, so clients are told not to."""
         return cls(500, "api_error", message, headers={"x-should-retry": "false"})

@@ -17,7 +17,7 @@ logger = logging.getLogger("mererun.cancellation")
 
 # How often other processes' commits are looked for. One pragma each time; nothing while idle.
 _WATCH_SECONDS = 0.1
-_CLIENT_CLOSED = 499  # the one status for this that SDKs know, and never retry
+_RETRY_SECONDS = 1.0  # while the database cannot be read: the log says so each time
 CLIENT_GONE = "the client disconnected"
 
 
@@ -75,6 +75,7 @@ class Cancellation:
                     changed = False
             except StorageError as error:
                 logger.error("%s", error)
+                await anyio.sleep(_RETRY_SECONDS)
 
     async def _act(self, job: Job) -> None:
         if job.cancel_requested_at is None:  # it had ended before the request came
@@ -88,5 +89,4 @@ class Cancellation:
 
 
 def _ending(reason: str | None) -> Ending:
-    error = ApiError(_CLIENT_CLOSED, "api_error", f"the run was cancelled: {reason}")
-    return Ending(JobState.CANCELLED, error)
+    return Ending(JobState.CANCELLED, ApiError.cancelled(reason))

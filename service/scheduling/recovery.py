@@ -86,7 +86,6 @@ def _close_as_cancelled(job: Job, data_dir: Path) -> dict[str, Any]:
         stop_reason=None,
         stop_sequence=None,
     )
-    error = ApiError(499, "api_error", f"the run was cancelled: {job.cancel_reason}")
-    response = recorded(JobState.CANCELLED, message, error)
+    response = recorded(JobState.CANCELLED, message, ApiError.cancelled(job.cancel_reason))
     record.close(response=response, telemetry=None)
     return response
