@@ -18,6 +18,8 @@ logger = logging.getLogger("mererun.recovery")
 
 _WHILE_RUNNING = "the service ended while the run was going on"
 _WHILE_QUEUED = "the service ended before the run began"
+_DAMAGED = "the run's record has not the shape of one"
+_NO_RECORD = (LookupError, TypeError, ValueError, AttributeError)
 
 
 async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -> int:
@@ -31,11 +33,11 @@ async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -
     for job in orphans:
         try:
             await _release(jobs, job, data_dir)
-        except StorageError as error:  # one damaged record must not keep the service from starting
-            logger.error("%s", error)
-            await jobs.finish(
-                job, JobState.FAILED, error_type="api_error", error_message=str(error)
-            )
+        except (StorageError, *_NO_RECORD) as error:
+            # One damaged record must not keep the service from starting.
+            said = str(error) if isinstance(error, StorageError) else _DAMAGED
+            logger.error("%s: %s", job.id, said)
+            await jobs.finish(job, JobState.FAILED, error_type="api_error", error_message=said)
     queued = await jobs.queued()
     for job in queued:
         if job.cancel_requested_at is None:
@@ -43,8 +45,8 @@ async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -
             continue
         try:
             await to_thread.run_sync(_close_as_cancelled, job, data_dir)
-        except StorageError as error:
-            logger.error("%s", error)
+        except (StorageError, *_NO_RECORD) as error:
+            logger.error("%s: %s", job.id, error)
         await jobs.cancel_queued(job.id)
     if orphans or queued:
         logger.info("ended %d runs that an earlier service left behind", len(orphans) + len(queued))

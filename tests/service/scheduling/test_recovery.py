@@ -154,3 +154,15 @@ async def test_a_job_whose_record_is_damaged_fails_with_the_reason(
     job = await recovered(jobs, tmp_path, agrees=False)
     assert job.state is JobState.FAILED
     assert "is damaged" in (job.error_message or "")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("response", [b"{}", b"[]", b'{"state": "gone", "error": null}'])
+async def test_a_job_whose_response_is_none_fails_with_the_reason(
+    jobs: Jobs, tmp_path: Path, response: bytes
+) -> None:
+    _, record = await run_begun(jobs, tmp_path)
+    (record.path / "response.json").write_bytes(response)
+    job = await recovered(jobs, tmp_path, agrees=False)
+    assert (job.state, job.error_type) == (JobState.FAILED, "api_error")
+    assert job.error_message == "the run's record has not the shape of one"
