@@ -5,13 +5,13 @@ from service.errors import ApiError
 
 def check_fits(
     input_tokens: int,
-    max_tokens: int | None,
+    max_tokens: int,
     *,
     context_tokens: int,
     max_output_tokens: int,
     model: str,
 ) -> None:
-    """Raises ApiError 400 unless prompt and answer fit; `max_tokens` is None when only counting.
+    """Raises ApiError 400 unless prompt and answer fit.
 
     Clients parse the first two texts, to compact the history or to lower `max_tokens`: the words
     and the order of the checks are part of the contract.
@@ -20,8 +20,6 @@ def check_fits(
         raise ApiError.invalid(
             f"prompt is too long: {input_tokens} tokens > {context_tokens} maximum"
         )
-    if max_tokens is None:
-        return
     if input_tokens + max_tokens > context_tokens:
         raise ApiError.invalid(
             "input length and `max_tokens` exceed context limit:"

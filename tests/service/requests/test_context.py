@@ -4,7 +4,7 @@ from service.errors import ApiError
 from service.requests.context import check_fits
 
 
-def check(input_tokens: int, max_tokens: int | None) -> None:
+def check(input_tokens: int, max_tokens: int) -> None:
     check_fits(input_tokens, max_tokens, context_tokens=2048, max_output_tokens=512, model="tiny")
 
 
@@ -12,7 +12,7 @@ def check(input_tokens: int, max_tokens: int | None) -> None:
     ("input_tokens", "max_tokens", "message"),
     [
         (2148, 10, "prompt is too long: 2148 tokens > 2048 maximum"),
-        (2049, None, "prompt is too long: 2049 tokens > 2048 maximum"),
+        (2049, 0, "prompt is too long: 2049 tokens > 2048 maximum"),
         (2049, 2**63, "prompt is too long: 2049 tokens > 2048 maximum"),
         (
             1998,
@@ -34,7 +34,7 @@ def check(input_tokens: int, max_tokens: int | None) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_in_the_words_clients_look_for(
-    input_tokens: int, max_tokens: int | None, message: str
+    input_tokens: int, max_tokens: int, message: str
 ) -> None:
     with pytest.raises(ApiError) as caught:
         check(input_tokens, max_tokens)
@@ -42,10 +42,8 @@ def test_what_does_not_fit_is_refused_in_the_words_clients_look_for(
     assert caught.value.message == message
 
 
-@pytest.mark.parametrize(
-    ("input_tokens", "max_tokens"), [(2048, 0), (2048, None), (1536, 512), (1, 0)]
-)
+@pytest.mark.parametrize(("input_tokens", "max_tokens"), [(2048, 0), (1536, 512), (1, 0)])
 def test_a_prompt_and_answer_that_fill_the_context_exactly_fit(
-    input_tokens: int, max_tokens: int | None
+    input_tokens: int, max_tokens: int
 ) -> None:
     check(input_tokens, max_tokens)
