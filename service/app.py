@@ -1,8 +1,10 @@
 """The HTTP application: routes, and what holds for each of them."""
 
 import logging
+from contextlib import suppress
 
-from quart import Quart, Response, g, jsonify, request
+import anyio
+from quart import Quart, Response, g, has_websocket_context, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from service.auth import Keys
@@ -20,6 +22,7 @@ from storage.errors import StorageError
 logger = logging.getLogger("mererun.http")
 
 _OPEN_PATHS = frozenset({"/", "/healthz"})  # what a supervisor or a client asks before it has a key
+_BODY_SECONDS = 5.0
 
 
 def create_app(core: Core, keys: Keys | None) -> Quart:
@@ -64,10 +67,21 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
 
 
 async def _api_error(error: ApiError) -> Response:
+    await _let_body_pass()
     response = jsonify(error.envelope(g.request_id))
     response.status_code = error.status
     response.headers.update(error.headers)
     return response
+
+
+async def _let_body_pass() -> None:
+    """A request may be refused before its body has arrived. Answered at once, its connection would
+    have to be closed, with the client still sending and maybe never reading why."""
+    if has_websocket_context():
+        return
+    with anyio.move_on_after(_BODY_SECONDS), suppress(HTTPException):
+        async for _ in request.body:
+            pass
 
 
 async def _storage_error(error: StorageError) -> Response:
