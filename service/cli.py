@@ -2,15 +2,17 @@
 
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 import click
 
-from models.catalog import Checkpoint, CheckpointError
+from models.catalog import Checkpoint
 from service.auth import KeyFileError, add_key
-from service.commands.models import Refusal, models
+from service.commands.models import models
+from service.commands.one_line import OneLineErrors, Refusal
 from service.commands.user_path import UserPath
 from service.listener import ListenError
 from service.serving import StartError, serve
@@ -20,7 +22,7 @@ from storage.errors import StorageError
 _DEFAULTS = Settings()
 
 
-@click.group()
+@click.group(cls=OneLineErrors)
 def main() -> None:
     """Serve the Anthropic Messages API from a model on this machine."""
     logging.basicConfig(
@@ -73,19 +75,20 @@ def serve_command(record_content: str, **options: Any) -> None:
     """Serve until interrupted."""
     settings = Settings(record_content=record_content == "on", **options)
     try:
-        anyio.run(serve, settings, _announce)
-    except (StartError, CheckpointError, KeyFileError, ListenError, StorageError) as error:
+        anyio.run(serve, settings, partial(_announce, with_key=settings.api_key_file is not None))
+    except (StartError, KeyFileError, ListenError, StorageError) as error:
         raise Refusal(str(error)) from error
 
 
-def _announce(url: str, checkpoint: Checkpoint) -> None:
+def _announce(url: str, checkpoint: Checkpoint, *, with_key: bool) -> None:
     body = (
-        f'{{"model": "{checkpoint.id}", "max_tokens": 64, '
+        f'{{"model": "{checkpoint.id}", "max_tokens": 64, "temperature": 0, '
         '"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
     )
+    headers = "-H 'content-type: application/json'" + with_key * " -H 'x-api-key: YOUR KEY'"
     click.echo(
         f"mererun is ready: {checkpoint.display_name} at {url}\n\n"
-        f"curl {url}/v1/messages -H 'content-type: application/json' \\\n  -d '{body}'\n"
+        f"curl {url}/v1/messages {headers} \\\n  -d '{body}'\n"
     )
 
 
@@ -103,7 +106,11 @@ def keys_add(api_key_file: Path) -> None:
     except KeyFileError as error:
         raise Refusal(str(error)) from error
     click.echo(f"{key}\n", nl=False)
-    click.echo(f"{key_id} was added to {api_key_file}; the key is not shown again", err=True)
+    click.echo(
+        f"{key_id} was added to {api_key_file}; the key is not shown again. A service that is "
+        "running knows it after a restart.",
+        err=True,
+    )
 
 
 main.add_command(models)

@@ -1,8 +1,11 @@
 """The listening socket, bound before anything slow begins."""
 
+import errno
 import socket
 
 from service.settings import Settings
+
+_OWN_ADDRESS: dict[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class ListenError(Exception):
@@ -20,15 +23,22 @@ def listen(settings: Settings) -> socket.socket:
         listener.listen(1024)
         listener.setblocking(False)
     except OSError as error:
+        advice = (
+            "stop what uses it or choose another --port (0 takes a free one)"
+            if error.errno == errno.EADDRINUSE
+            else "choose another --host or --port"
+        )
         raise ListenError(
             f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; "
-            "stop what uses it or choose another --host or --port (0 takes a free port)"
+            f"{advice}"
         ) from error
     return listener
 
 
 def url_of(listener: socket.socket) -> str:
+    """As seen from this machine: no client can connect to a wildcard address."""
     host, port = listener.getsockname()[:2]
+    host = str(_OWN_ADDRESS.get(host, host))
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -16,7 +16,7 @@ from anyio import to_thread
 from hypercorn import Config
 
 from models.catalog import Checkpoint, resolve
-from models.engine.host import WORKER, EngineHost
+from models.engine.host import WORKER, EngineHost, EngineStatus
 from models.families import family_of
 from service.app import create_app
 from service.auth import Keys
@@ -24,6 +24,7 @@ from service.core import Core
 from service.descriptors import allow_descriptors
 from service.errors import ApiError
 from service.listener import listen, url_of
+from service.load_progress import load_progress
 from service.prompts import Prompts
 from service.scheduling.admission import Admission
 from service.scheduling.cancellation import Cancellation
@@ -192,17 +193,28 @@ async def _serve_http(app: Any, descriptor: int, shutdown: Shutdown) -> None:
 async def _announce_when_ready(
     core: Core, url: str, announce: Callable[[str, Checkpoint], None], shutdown: Shutdown
 ) -> None:
-    status = await core.engine.settled()
+    with load_progress(core.checkpoint.id) as progress:
+        status = await core.engine.settled(progress)
     try:
         if status.condition == "ready":
             if core.settings.ready_file is not None:
                 await to_thread.run_sync(_write_ready_file, core.settings.ready_file, url)
+            _warn_of_slow_blas(status)
             announce(url, core.checkpoint)
         elif status.error is not None:
             raise StartError(status.error)
     except StartError as error:
         shutdown.start_error = error
         await shutdown.run(0)
+
+
+def _warn_of_slow_blas(status: EngineStatus) -> None:
+    facts = status.facts or {}
+    if facts.get("device") == "cpu" and facts.get("blas") is None:
+        logger.warning(
+            "no OpenBLAS was found, and without it prompts take some 60 times as long: "
+            "install libopenblas0-pthread (Debian) or your system's OpenBLAS, then start again"
+        )
 
 
 @contextmanager

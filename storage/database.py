@@ -250,6 +250,8 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA synchronous = NORMAL")
+        # macOS only: without it, a sync there does not reach the disk.
+        cursor.execute("PRAGMA fullfsync = ON")
         if query_only:
             cursor.execute("PRAGMA query_only = ON")
         cursor.close()

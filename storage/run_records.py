@@ -1,5 +1,7 @@
+import fcntl
 import os
 import shutil
+import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -211,7 +213,7 @@ def _publish(path: Path, files: dict[str, Any], *, also_sync: Sequence[int | Pat
         folders = [path, *(item for item in also_sync if isinstance(item, Path))]
         opened.extend(os.open(folder, os.O_RDONLY) for folder in folders)
         given = [item for item in also_sync if isinstance(item, int)]
-        list(_SYNCS.map(os.fsync, opened + given))
+        list(_SYNCS.map(_sync, opened + given))
     except BaseException:
         for name in files:
             _temporary(path / name).unlink(missing_ok=True)
@@ -221,6 +223,13 @@ def _publish(path: Path, files: dict[str, Any], *, also_sync: Sequence[int | Pat
             os.close(descriptor)
     for name in files:
         _temporary(path / name).rename(path / name)
+
+
+def _sync(descriptor: int) -> None:
+    if sys.platform == "darwin":  # where fsync does not reach the disk
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
 
 
 def _temporary(file: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import click
 
-from service.commands.models import Refusal
+from service.commands.one_line import Refusal
 from service.commands.user_path import UserPath
 from service.settings import default_data_dir
 from storage.errors import StorageError

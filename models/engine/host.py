@@ -5,7 +5,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from subprocess import DEVNULL
@@ -96,10 +96,12 @@ class EngineHost:
         """End the engine for good; a run that is going on fails with EngineDied."""
         self._alive.cancel()
 
-    async def settled(self) -> EngineStatus:
-        """Wait until the first load has succeeded or failed."""
+    async def settled(self, progress: Callable[[EngineStatus], None] | None = None) -> EngineStatus:
+        """Wait until the first load has succeeded or failed; `progress` is told how far it is."""
         while self.status.condition == "loading":
             await self._changed.wait()
+            if progress is not None:
+                progress(self.status)
         return self.status
 
     async def generate(self, run: Run) -> AsyncGenerator[Loading | JobEvent]:

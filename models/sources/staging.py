@@ -29,7 +29,8 @@ DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 def one_pull(models_dir: Path) -> Generator[None]:
     """Hold the models folder for one pull; faults of its disk become `CheckpointError`."""
     try:
-        models_dir.mkdir(parents=True, exist_ok=True)
+        models_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        models_dir.mkdir(exist_ok=True)
         with (models_dir / ".lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -22,24 +22,9 @@ from models.catalog import (
     installed_paths,
     resolve,
 )
+from service.commands.one_line import OneLineErrors
 from service.commands.user_path import UserPath
 from service.settings import default_data_dir
-
-
-class Refusal(click.ClickException):
-    """What the user must change before the command can work."""
-
-    exit_code = 2
-
-
-class _OneLineErrors(click.Group):
-    """Turns a `CheckpointError` of any command into one line and exit code 2."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except CheckpointError as error:
-            raise Refusal(str(error)) from error
 
 
 def _models_dir(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
@@ -59,7 +44,7 @@ data_dir_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(cls=_OneLineErrors)
+@click.group(cls=OneLineErrors)
 def models() -> None:
     """See, fetch and remove models."""
 

@@ -12,7 +12,8 @@ class UserPath(click.Path):
     replaces it, and each command would find another folder."""
 
     def __init__(self, *, file_okay: bool = True) -> None:
-        super().__init__(path_type=Path, file_okay=file_okay)
+        # Whoever opens the path says better what is wrong with it.
+        super().__init__(path_type=Path, file_okay=file_okay, readable=False)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         path = super().convert(os.path.expanduser(value), param, ctx)

@@ -87,7 +87,9 @@ class Answering:
                     case Failed():  # raised by the engine host
                         pass
         if self._stop_sequence is None:
-            self._show([], self._live.parser.flush().text)
+            last = self._live.parser.flush()
+            self._stop_sequence = last.stop_sequence
+            self._show([], last.text)
 
     async def _take(self, ids: list[int]) -> None:
         """Show the text of the ids; those after the one that completed a stop sequence were

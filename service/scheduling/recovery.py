@@ -89,5 +89,7 @@ def _close_as_cancelled(job: Job, data_dir: Path) -> dict[str, Any]:
         stop_sequence=None,
     )
     response = recorded(JobState.CANCELLED, message, ApiError.cancelled(job.cancel_reason))
+    if characters := sum(each.get("chars", 0) for each in tokens):  # recorded without content
+        response["message"]["content"] = [{"type": "text", "text": {"chars": characters}}]
     record.close(response=response, telemetry=None)
     return response

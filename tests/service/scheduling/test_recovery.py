@@ -108,6 +108,18 @@ async def test_a_running_job_that_was_asked_to_stop_is_cancelled_with_its_text(
 
 
 @pytest.mark.anyio
+async def test_a_cancelled_job_recorded_without_content_agrees_with_its_events(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    new, record = begin(tmp_path)
+    await jobs.insert(new)
+    assert await jobs.claim(GONE, "engine-0", 30) is not None
+    record.append([{"event": "tokens", "count": 2, "chars": 5}])
+    await jobs.request_cancel(NEW.id, "by hand")
+    assert (await recovered(jobs, tmp_path)).output_tokens == 2
+
+
+@pytest.mark.anyio
 async def test_a_queued_job_is_interrupted(jobs: Jobs, tmp_path: Path) -> None:
     new, record = begin(tmp_path)
     await jobs.insert(new)
