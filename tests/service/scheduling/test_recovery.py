@@ -68,7 +68,8 @@ async def recovered(jobs: Jobs, data_dir: Path, *, agrees: bool = True) -> Job:
     [job] = await jobs.list()
     telemetry = await telemetry_of(jobs._db, job.id)  # pyright: ignore[reportPrivateUsage]
     stored = StoredRun(job, await jobs.history(job.id), telemetry)
-    assert (disagreements(stored, data_dir) == []) is agrees
+    found = disagreements(stored, data_dir)
+    assert (found == []) is agrees, found
     return job
 
 
@@ -114,6 +115,7 @@ async def test_a_cancelled_job_recorded_without_content_agrees_with_its_events(
     new, record = begin(tmp_path)
     await jobs.insert(new)
     assert await jobs.claim(GONE, "engine-0", 30) is not None
+    record.append([{"event": "admitted"}, {"event": "claimed", "attempt": 1}])
     record.append([{"event": "tokens", "count": 2, "chars": 5}])
     await jobs.request_cancel(NEW.id, "by hand")
     assert (await recovered(jobs, tmp_path)).output_tokens == 2
