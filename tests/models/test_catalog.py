@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.catalog import CheckpointError, Sampling, inspect, installed, resolve
+from models.catalog import DEFAULT_MODEL, CheckpointError, Sampling, inspect, installed, resolve
 from models.safetensors_file import write_float32
 
 
@@ -129,10 +129,14 @@ def test_a_name_means_an_installed_model_or_a_folder(model_folder: Path, tmp_pat
 @pytest.mark.parametrize("name", ["absent", "..", "", ".lock"])
 def test_a_name_that_is_not_installed_says_how_to_get_it(name: str, tmp_path: Path):
     (tmp_path / ".lock").touch()
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="see `mererun models list`"):
         resolve(name, tmp_path)
-    with pytest.raises(CheckpointError, match="run `mererun models pull absent`"):
-        resolve("absent", tmp_path)
+
+
+@pytest.mark.parametrize("name", [DEFAULT_MODEL, "org/name"])
+def test_a_name_that_can_be_pulled_says_how(name: str, tmp_path: Path):
+    with pytest.raises(CheckpointError, match=f"run `mererun models pull {name}`"):
+        resolve(name, tmp_path)
 
 
 def test_only_usable_models_are_installed(model_folder: Path, tmp_path: Path):

@@ -65,9 +65,9 @@ def with_a_busy_port(tiny: Path, tmp_path: Path) -> list[str]:
         (without_folder, "choose another --ready-file"),
         (with_a_folder_in_its_place, "choose another --ready-file"),
         (with_a_tokenizer_of_nothing, "tokenizer.json"),
-        (with_an_unknown_home, "is not installed"),
+        (with_an_unknown_home, "neither an installed model nor a model folder"),
         (without_a_key, "add --api-key-file"),
-        (with_a_busy_port, "choose another --host or --port"),
+        (with_a_busy_port, "stop what uses it or choose another --port"),
     ],
 )
 def test_what_cannot_be_served_is_one_line_and_exit_code_2(
