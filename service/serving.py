@@ -133,13 +133,10 @@ class Shutdown:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._begun = anyio.Event()
+        self._begun = False
         self._done = anyio.Event()
         self._drain = anyio.CancelScope()
         self.start_error: StartError | None = None
-
-    async def begun(self) -> None:
-        await self._begun.wait()
 
     async def done(self) -> None:
         await self._done.wait()
@@ -148,7 +145,7 @@ class Shutdown:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with anyio.create_task_group() as tasks:
                 async for _ in signals:
-                    if not self._begun.is_set():
+                    if not self._begun:
                         tasks.start_soon(self.run, self._core.settings.drain_seconds)
                     else:
                         self._drain.cancel()
@@ -157,7 +154,7 @@ class Shutdown:
         core = self._core
         core.admission.open = False
         _exit_for_certain(drain_seconds + _LAST_SECONDS, 0 if self.start_error is None else 2)
-        self._begun.set()
+        self._begun = True
         self._drain.deadline = anyio.current_time() + drain_seconds
         with self._drain:
             await core.scheduler.idle()
