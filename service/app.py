@@ -103,7 +103,8 @@ async def _http_error(error: HTTPException) -> Response:
             405, "invalid_request_error", f"{request.path}: {request.method} is not allowed here"
         )
     elif status == 413:
-        known = ApiError.too_large("the request body is too large: the limit is 32 MiB")
+        limit = request.max_content_length or 0
+        known = ApiError.too_large(f"the request body is too large: the limit is {limit >> 20} MiB")
     elif status == 408:
         known = ApiError(408, "timeout_error", "the request body did not arrive in time")
     else:

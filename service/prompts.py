@@ -6,6 +6,7 @@ from models.conversation import Conversation, Turn
 from models.families.family import Family, PreparedPrompt
 from service.errors import ApiError
 from service.memory import give_back_freed_memory
+from service.requests.context import too_long
 
 # Beyond this nothing is tokenised: it takes up to 500 bytes a character while it lasts, and no
 # served context holds so much (four characters a token is usual; twelve is rare; in small contexts
@@ -45,7 +46,7 @@ class Prompts:
         counted = len(self._family.render(_beginning(conversation, self._most)).ids)
         if counted > self._context_tokens:
             raise ApiError.invalid(
-                f"prompt is too long: {counted} tokens > {self._context_tokens} maximum"
+                f"{too_long(counted, self._context_tokens)}"
                 f" (counted in the first {self._most} of {length} characters)"
             )
         raise ApiError.invalid(f"prompt is too long: {length} characters > {self._most} maximum")

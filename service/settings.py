@@ -1,4 +1,4 @@
-"""Every setting of the service, its default and its environment variable."""
+"""Every setting of the service and its default; `cli` makes options and variables of them."""
 
 import os
 from dataclasses import dataclass, field

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import click
 
+from service.commands.models import json_option
 from service.commands.one_line import Refusal
 from service.commands.user_path import UserPath
 from service.settings import default_data_dir
@@ -69,7 +70,6 @@ _data_dir_option = click.option(
     show_default="$XDG_DATA_HOME/mererun",
     help="Where the service keeps its database and run records.",
 )
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(cls=_ListByDefault)
@@ -90,7 +90,7 @@ def main() -> None:
 @click.option("--since", type=_Moment(), help="Runs that arrived since: a time, or an age like 2h.")
 @click.option("--text", help="Runs whose request holds this text, in any case.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
-@_json_option
+@json_option
 @_data_dir_option
 def list_command(
     states: tuple[str, ...],
@@ -123,7 +123,7 @@ def list_command(
 
 @main.command("show")
 @click.argument("id")
-@_json_option
+@json_option
 @_data_dir_option
 def show_command(id: str, as_json: bool, data_dir: Path) -> None:
     """Show the run ID: where its time went, what was asked, what was answered."""

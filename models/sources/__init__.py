@@ -1,10 +1,10 @@
 """Where weights come from: packages, a hub repository, or a folder of this machine."""
 
 import os
-import re
 from pathlib import Path
 
 from models.catalog import (
+    HUB_ID,
     PACKAGED,
     Checkpoint,
     CheckpointError,
@@ -14,9 +14,6 @@ from models.catalog import (
 )
 from models.sources import hub, local, package
 from models.sources.staging import one_pull, retire
-
-# What the hub accepts as "organisation/repository".
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def pull(name: str, models_dir: Path) -> Checkpoint:

@@ -3,6 +3,11 @@
 from service.errors import ApiError
 
 
+def too_long(input_tokens: int, context_tokens: int) -> str:
+    """The words that clients look for; more may follow them."""
+    return f"prompt is too long: {input_tokens} tokens > {context_tokens} maximum"
+
+
 def check_fits(
     input_tokens: int,
     max_tokens: int,
@@ -17,9 +22,7 @@ def check_fits(
     and the order of the checks are part of the contract.
     """
     if input_tokens > context_tokens:
-        raise ApiError.invalid(
-            f"prompt is too long: {input_tokens} tokens > {context_tokens} maximum"
-        )
+        raise ApiError.invalid(too_long(input_tokens, context_tokens))
     if input_tokens + max_tokens > context_tokens:
         raise ApiError.invalid(
             "input length and `max_tokens` exceed context limit:"
