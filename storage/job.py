@@ -1,6 +1,14 @@
 from dataclasses import dataclass
+from enum import IntEnum
 
 from storage.job_state import JobState
+
+
+class Priority(IntEnum):
+    """The higher goes first."""
+
+    BACKGROUND = 0
+    INTERACTIVE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +26,16 @@ class NewJob:
     record: str
     # Unix seconds, UTC, as every `_at` below.
     created_at: float
+    # 0 until a batch's request is prepared, which is when it is first claimed.
     input_tokens: int
     max_tokens: int
+    priority: Priority = Priority.INTERACTIVE
+    # The owner string of the process that holds the connection; None where anyone may run the job.
+    home: str | None = None
+    batch_id: str | None = None
+    # What the client sent to be able to ask again, and the digest of what it asked.
+    idempotency_key: str | None = None
+    request_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,19 @@ class Job:
     input_tokens: int
     max_tokens: int
     output_tokens: int | None
+    priority: Priority
+    home: str | None
+    batch_id: str | None
+    idempotency_key: str | None
+    request_sha256: str | None
+    # How often the engine died of it, and how often its owner died or was away for too long.
+    engine_deaths: int
+    lost_leases: int
+
+    @property
+    def is_background(self) -> bool:
+        """Nobody is connected and waits: it may be run again."""
+        return self.priority is Priority.BACKGROUND
 
 
 @dataclass(frozen=True, slots=True)

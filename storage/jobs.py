@@ -6,23 +6,37 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     RowMapping,
+    Select,
     Update,
+    and_,
     bindparam,
     func,
     insert,
+    literal,
     literal_column,
     or_,
     select,
+    union_all,
     update,
 )
+from sqlalchemy.exc import IntegrityError
 
 from storage.database import Database
-from storage.job import Job, NewJob, Transition
+from storage.job import Job, NewJob, Priority, Transition
 from storage.job_state import MOVES, JobState
-from storage.tables import job_history, jobs
-from storage.telemetry import Telemetry, insert_telemetry
+from storage.tables import batch_requests, job_history, jobs
+from storage.telemetry import Telemetry, replace_telemetry
 
-__all__ = ["MOVES", "Job", "JobState", "Jobs", "NewJob", "Transition"]
+__all__ = [
+    "MOVES",
+    "DuplicateKey",
+    "Job",
+    "JobState",
+    "Jobs",
+    "NewJob",
+    "Priority",
+    "Transition",
+]
 
 # Written out rather than bound: SQLite matches a partial index to a query by its text.
 QUEUED: ColumnElement[bool] = literal_column("jobs.state = 'queued'")
@@ -31,24 +45,55 @@ OPEN: ColumnElement[bool] = literal_column("jobs.state IN ('queued', 'running')"
 
 # The statements of a job's way are built once: building one costs as much as running it. What an
 # UPDATE sets are the columns among its parameters.
-INSERT = insert(jobs).returning(*jobs.c)
-OTHER = jobs.alias("other")
-CLAIM = (
-    update(jobs)
-    .where(
-        jobs.c.seq
-        == select(jobs.c.seq)
-        .where(QUEUED, jobs.c.cancel_requested_at.is_(None))
-        .order_by(jobs.c.seq)
-        .limit(1)
-        .scalar_subquery(),
-        ~select(OTHER.c.seq)
-        .where(literal_column("other.state = 'running'"), OTHER.c.engine == bindparam("for_engine"))
-        .exists(),
+
+
+def _turn() -> Select[Any]:
+    """The next turn of a key: one after its last that waits, but not before anybody else's next.
+
+    Whoever has waited for nothing so far is neither ahead of those who wait nor behind them.
+    """
+    same = (
+        QUEUED,
+        jobs.c.model == bindparam("of_model"),
+        jobs.c.priority == bindparam("of_priority"),
     )
-    .values(attempt=jobs.c.attempt + 1)
-    .returning(*jobs.c)
+    own = select(func.max(jobs.c.turn) + 1).where(
+        *same, jobs.c.api_key.is_not_distinct_from(bindparam("of_key"))
+    )
+    anybodys = select(func.min(jobs.c.turn)).where(*same)
+    candidates = union_all(own, anybodys, select(literal(0))).subquery()
+    return select(func.max(candidates.c[0]))
+
+
+NEXT_TURN = _turn()
+INSERT = insert(jobs).values(turn=NEXT_TURN.scalar_subquery()).returning(*jobs.c)
+OTHER = jobs.alias("other")
+ENGINE_IS_FREE = ~(
+    select(OTHER.c.seq)
+    .where(literal_column("other.state = 'running'"), OTHER.c.engine == bindparam("for_engine"))
+    .exists()
 )
+CLAIMABLE = and_(
+    QUEUED,
+    jobs.c.model == bindparam("for_model"),
+    jobs.c.cancel_requested_at.is_(None),
+    jobs.c.priority >= bindparam("least_priority"),
+    or_(jobs.c.home.is_(None), jobs.c.home == bindparam("claimer")),
+)
+IN_ORDER = (jobs.c.priority.desc(), jobs.c.turn, jobs.c.seq)
+
+
+def _claim(next_one: Select[Any]) -> Any:
+    return (
+        update(jobs)
+        .where(jobs.c.seq == next_one.scalar_subquery(), ENGINE_IS_FREE)
+        .values(attempt=jobs.c.attempt + 1)
+        .returning(*jobs.c)
+    )
+
+
+CLAIM = _claim(select(jobs.c.seq).where(CLAIMABLE).order_by(*IN_ORDER).limit(1))
+CLAIM_ONE = _claim(select(jobs.c.seq).where(CLAIMABLE, jobs.c.id == bindparam("job_id")))
 UPDATE_HELD = update(jobs).where(
     jobs.c.id == bindparam("job_id"),
     jobs.c.owner == bindparam("holder"),
@@ -56,11 +101,51 @@ UPDATE_HELD = update(jobs).where(
     RUNNING,
 )
 END_HELD = UPDATE_HELD.values(lease_expires_at=None)
+FREE = {"owner": None, "engine": None, "lease_expires_at": None, "started_at": None}
+REQUEUE = UPDATE_HELD.values(
+    **FREE,
+    turn=-1,
+    engine_deaths=jobs.c.engine_deaths + bindparam("engine_died"),
+    lost_leases=jobs.c.lost_leases + bindparam("owner_died"),
+)
+RESUME = (
+    update(jobs)
+    .where(
+        jobs.c.id == bindparam("job_id"),
+        jobs.c.state.in_([JobState.INTERRUPTED, JobState.CANCELLED]),
+        jobs.c.batch_id.is_(None),
+    )
+    .values(
+        **FREE,
+        **dict.fromkeys(
+            [
+                "finished_at",
+                "cancel_requested_at",
+                "cancel_reason",
+                "stop_reason",
+                "error_type",
+                "error_message",
+                "output_tokens",
+                "home",
+                # It may have been asked again meanwhile, and the key be another run's.
+                "idempotency_key",
+            ]
+        ),
+        turn=-1,
+        engine_deaths=0,
+        lost_leases=0,
+    )
+)
 END_QUEUED = update(jobs).where(jobs.c.id == bindparam("job_id"), QUEUED)
 REQUEST_CANCEL = update(jobs).where(
     jobs.c.id == bindparam("job_id"), OPEN, jobs.c.cancel_requested_at.is_(None)
 )
 GET = select(jobs).where(jobs.c.id == bindparam("job_id"))
+KEEP_RESULT = update(batch_requests).where(batch_requests.c.job_id == bindparam("run_id"))
+
+
+class DuplicateKey(Exception):
+    """The idempotency key is that of another run, which is going on or has its answer."""
 
 
 class Jobs:
@@ -74,25 +159,58 @@ class Jobs:
         self._db = db
 
     async def insert(self, new: NewJob) -> Job:
-        """Add a job to the end of the queue; it survives a power cut once this returns."""
-        values = asdict(new) | {"state": JobState.QUEUED, "attempt": 0}
-        return _job((await self._db.execute(INSERT, values, durable=True)).mappings().one())
+        """Add a job to the queue; it survives a power cut once this returns.
 
-    async def claim(self, owner: str, engine: str, lease_seconds: float) -> Job | None:
-        """Take the oldest queued job that nobody asked to cancel, and hold it for `engine`.
+        Within a priority, API keys take turns. Raises DuplicateKey.
+        """
+        values = asdict(new) | {
+            "state": JobState.QUEUED,
+            "attempt": 0,
+            "engine_deaths": 0,
+            "lost_leases": 0,
+            "of_model": new.model,
+            "of_priority": new.priority,
+            "of_key": new.api_key,
+        }
+        try:
+            return _job((await self._db.execute(INSERT, values, durable=True)).mappings().one())
+        except IntegrityError as error:
+            if new.idempotency_key and await self.with_key(new.api_key, new.idempotency_key):
+                raise DuplicateKey from error
+            raise
 
-        None when there is no such job or `engine` runs one already.
+    async def claim(
+        self,
+        owner: str,
+        engine: str,
+        lease_seconds: float,
+        *,
+        model: str,
+        least: Priority = Priority.BACKGROUND,
+        only: str | None = None,
+    ) -> Job | None:
+        """Take the next queued job of `model` and hold it for `engine`; or the job `only`.
+
+        None when there is none that nobody asked to cancel, of at least that priority and not at
+        home in another process, or when `engine` runs one already.
         """
         now = time.time()
         values = {
             "state": JobState.RUNNING,
             "owner": owner,
+            "claimer": owner,
             "engine": engine,
             "for_engine": engine,
+            "for_model": model,
+            "least_priority": least,
             "started_at": now,
             "lease_expires_at": now + lease_seconds,
         }
-        row = (await self._db.execute(CLAIM, values)).mappings().one_or_none()
+        if only is None:
+            found = await self._db.execute(CLAIM, values)
+        else:
+            found = await self._db.execute(CLAIM_ONE, values | {"job_id": only})
+        row = found.mappings().one_or_none()
         return _job(row) if row else None
 
     async def beat(self, job: Job, lease_seconds: float) -> bool:
@@ -110,11 +228,13 @@ class Jobs:
         error_message: str | None = None,
         output_tokens: int | None = None,
         telemetry: Telemetry | None = None,
+        result: bytes | None = None,
     ) -> bool:
         """End a claimed job, as its holder or, for an orphan, on behalf of a holder that is gone.
 
-        False when the job has moved on since `job` was read, and then nothing is written. Call it
-        when the run record is closed: the record, not this row, is what a power cut spares.
+        `result` is the message as JSON, kept for the job's batch. False when the job has moved on
+        since `job` was read, and then nothing is written. Call it when the run record is closed:
+        the record, not this row, is what a power cut spares.
         """
         values = _held_as(job) | {
             "state": state,
@@ -128,8 +248,35 @@ class Jobs:
             if (await connection.execute(END_HELD, values)).rowcount == 0:
                 return False
             if telemetry is not None:
-                await insert_telemetry(connection, job.id, telemetry)
+                await replace_telemetry(connection, job.id, telemetry, first=job.attempt == 1)
+            if job.batch_id is not None:
+                await connection.execute(KEEP_RESULT, {"run_id": job.id, "result": result})
         return True
+
+    async def prepared(self, job: Job, *, input_tokens: int, max_tokens: int) -> bool:
+        """Note the size of a claimed job that was queued before it was known."""
+        values = _held_as(job) | {"input_tokens": input_tokens, "max_tokens": max_tokens}
+        return await self._changes(UPDATE_HELD, values)
+
+    async def requeue(
+        self, job: Job, *, engine_died: bool = False, owner_died: bool = False
+    ) -> bool:
+        """Put a claimed job back, ahead of all of its priority that have not begun; False when it
+        has moved on. As its holder, or on behalf of one that is gone."""
+        values = _held_as(job) | {
+            "state": JobState.QUEUED,
+            "engine_died": int(engine_died),
+            "owner_died": int(owner_died),
+        }
+        return await self._changes(REQUEUE, values)
+
+    async def resume(self, id: str) -> bool:
+        """Queue an interrupted or cancelled job again, as background work that anyone may do.
+
+        False when it is in another state, or a batch's, whose results must not change.
+        """
+        values = {"job_id": id, "state": JobState.QUEUED, "priority": Priority.BACKGROUND}
+        return await self._changes(RESUME, values)
 
     async def request_cancel(self, id: str, reason: str) -> Job | None:
         """Ask for a queued or running job to be stopped; the first request and its reason stay.
@@ -158,19 +305,31 @@ class Jobs:
 
     async def find(self, beginning: str) -> list[Job]:
         """Jobs whose id or message id begins so, the newest first."""
-        matches = [
-            func.substr(column, 1, len(beginning)) == beginning
-            for column in (jobs.c.id, jobs.c.message_id)
-        ]
+        end = beginning + "\U0010ffff"
+        matches = [column.between(beginning, end) for column in (jobs.c.id, jobs.c.message_id)]
         return (await self._select(or_(*matches)))[::-1]
+
+    async def with_key(self, api_key: str | None, idempotency_key: str) -> Job | None:
+        """The job of an idempotency key: queued, running or succeeded; any other frees its key."""
+        found = await self._select(
+            func.coalesce(jobs.c.api_key, literal_column("''")) == (api_key or ""),
+            jobs.c.idempotency_key == idempotency_key,
+            jobs.c.idempotency_key.is_not(None),
+            literal_column("jobs.state IN ('queued', 'running', 'succeeded')"),
+        )
+        return found[0] if found else None
 
     async def queued(self) -> list[Job]:
         """Every queued job, the next one first."""
-        return await self._select(QUEUED)
+        statement = select(jobs).where(QUEUED).order_by(*IN_ORDER)
+        async with self._db.read() as connection:
+            return [_job(row) for row in (await connection.execute(statement)).mappings()]
 
     async def cancel_requests(self) -> list[Job]:
         """Queued and running jobs that somebody asked to stop, oldest first."""
-        return await self._select(OPEN, jobs.c.cancel_requested_at.is_not(None))
+        return await self._select(
+            jobs.c.cancel_requested_at.is_not(None), jobs.c.finished_at.is_(None)
+        )
 
     async def orphans(self, is_alive: Callable[[str], bool]) -> list[Job]:
         """Running jobs whose owner is not alive or let the lease expire."""
@@ -183,8 +342,22 @@ class Jobs:
 
     async def position(self, id: str) -> int | None:
         """The job's place in the queue, 1 for the next one; None when it is not queued."""
-        place = select(jobs.c.seq).where(jobs.c.id == id, QUEUED).scalar_subquery()
-        statement = select(func.count()).select_from(jobs).where(QUEUED, jobs.c.seq <= place)
+        me = select(jobs).where(jobs.c.id == id, QUEUED).subquery()
+        ahead = or_(
+            jobs.c.priority > me.c.priority,
+            and_(
+                jobs.c.priority == me.c.priority,
+                or_(
+                    jobs.c.turn < me.c.turn,
+                    and_(jobs.c.turn == me.c.turn, jobs.c.seq <= me.c.seq),
+                ),
+            ),
+        )
+        statement = (
+            select(func.count())
+            .select_from(jobs.join(me, jobs.c.model == me.c.model))
+            .where(QUEUED, ahead)
+        )
         async with self._db.read() as connection:
             return (await connection.execute(statement)).scalar_one() or None
 
@@ -263,4 +436,5 @@ def _held_as(job: Job) -> dict[str, Any]:
 def _job(row: RowMapping) -> Job:
     values: dict[str, Any] = {name: row[name] for name in Job.__dataclass_fields__}
     values["state"] = JobState(values["state"])
+    values["priority"] = Priority(values["priority"])
     return Job(**values)

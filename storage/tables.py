@@ -11,6 +11,7 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -58,6 +59,47 @@ jobs = Table(
     Column("input_tokens", Integer, nullable=False),
     Column("max_tokens", Integer, nullable=False),
     Column("output_tokens", Integer),
+    Column("priority", Integer, nullable=False),
+    # The place in the round robin between API keys; -1 for what had begun and was queued again.
+    Column("turn", Integer, nullable=False),
+    Column("home", Text),
+    Column("batch_id", Text, ForeignKey("batches.id")),
+    Column("idempotency_key", Text),
+    Column("request_sha256", Text),
+    Column("engine_deaths", Integer, nullable=False),
+    Column("lost_leases", Integer, nullable=False),
+)
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("api_key", Text),
+    Column("total", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("cancel_requested_at", Double),
+    Column("ended_at", Double),
+    Column("idempotency_key", Text),
+    Column("request_sha256", Text),
+)
+
+batch_requests = Table(
+    "batch_requests",
+    metadata,
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+    Column("batch_id", Text, ForeignKey("batches.id", ondelete="CASCADE"), nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("custom_id", Text, nullable=False),
+    Column("params", LargeBinary),
+    Column("result", LargeBinary),
+)
+
+discarded_records = Table(
+    "discarded_records",
+    metadata,
+    Column("record", Text, primary_key=True),
 )
 
 job_history = Table(

@@ -1,12 +1,13 @@
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, delete, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.database import Database
 from storage.tables import telemetry
 
 INSERT = insert(telemetry)
+DELETE = delete(telemetry).where(telemetry.c.job_id == bindparam("job_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,12 @@ class Telemetry:
     longest_step_seconds: float | None
 
 
-async def insert_telemetry(connection: AsyncConnection, job_id: str, measured: Telemetry) -> None:
-    """Add a job's row, in the transaction that ends the job."""
+async def replace_telemetry(
+    connection: AsyncConnection, job_id: str, measured: Telemetry, *, first: bool
+) -> None:
+    """Write a job's row, in the transaction that ends the job; `first` when it has none yet."""
+    if not first:
+        await connection.execute(DELETE, {"job_id": job_id})
     await connection.execute(INSERT, {"job_id": job_id, **asdict(measured)})
 
 

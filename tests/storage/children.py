@@ -50,7 +50,7 @@ async def work(folder: Path, count: int) -> None:
     async with Database.open(folder / "mererun.db") as db:
         jobs = Jobs(db)
         while count:
-            job = await jobs.claim(me, engine=me, lease_seconds=30)
+            job = await jobs.claim(me, engine=me, lease_seconds=30, model="m")
             if job is None:
                 await anyio.sleep(0.01)
                 continue
@@ -78,7 +78,7 @@ async def serve(folder: Path, _: int) -> None:
                 folder, new.id, new.created_at, request={"ask": "?"}, prompt={"tokens": [1]}
             )
             await jobs.insert(new)
-            job = await jobs.claim(me, engine=me, lease_seconds=30)
+            job = await jobs.claim(me, engine=me, lease_seconds=30, model="m")
             assert job is not None
             record = RunRecord.at(folder / job.record)
             for number in range(20):

@@ -20,7 +20,7 @@ ENDS = [JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.INTERR
 
 async def claimed(jobs: Jobs, new: NewJob, engine: str = "engine") -> Job:
     await jobs.insert(new)
-    job = await jobs.claim("me", engine, lease_seconds=30)
+    job = await jobs.claim("me", engine, lease_seconds=30, model="m")
     assert job is not None
     return job
 
@@ -123,8 +123,8 @@ async def test_an_engine_runs_one_job_whoever_writes(
         await run_sql(
             db, f"UPDATE jobs SET state = 'running', {RUN}, engine = 'engine' WHERE id = 'b'"
         )
-    assert await jobs.claim("me", "engine", 30) is None
-    assert await jobs.claim("me", "other", 30) is not None
+    assert await jobs.claim("me", "engine", 30, model="m") is None
+    assert await jobs.claim("me", "other", 30, model="m") is not None
 
 
 async def test_an_inserted_job_is_queued_as_it_was_told(jobs: Jobs, new_job: NewJobs) -> None:
@@ -140,7 +140,7 @@ async def test_jobs_are_claimed_in_order_of_arrival(jobs: Jobs, new_job: NewJobs
     # The clock went back between the two.
     await jobs.insert(new_job(id="first", created_at=200.0))
     await jobs.insert(new_job(id="second", created_at=100.0))
-    taken = [await jobs.claim("me", engine, 30) for engine in ("e1", "e2", "e3")]
+    taken = [await jobs.claim("me", engine, 30, model="m") for engine in ("e1", "e2", "e3")]
     assert [job and job.id for job in taken] == ["first", "second", None]
 
 
@@ -159,7 +159,7 @@ async def test_a_job_asked_to_stop_is_not_claimed(jobs: Jobs, new_job: NewJobs) 
     await jobs.insert(new_job(id="a"))
     await jobs.insert(new_job(id="b"))
     await jobs.request_cancel("a", "client left")
-    job = await jobs.claim("me", "engine", 30)
+    job = await jobs.claim("me", "engine", 30, model="m")
     assert job is not None
     assert job.id == "b"
 
@@ -221,7 +221,7 @@ async def test_a_resumed_job_is_out_of_reach_of_its_first_holder(
     first = await claimed(jobs, new_job(id="a"))
     assert await jobs.finish(first, JobState.INTERRUPTED)
     await run_sql(db, f"UPDATE jobs SET state = 'queued', {FREE}")
-    second = await jobs.claim("me", "engine", 30)
+    second = await jobs.claim("me", "engine", 30, model="m")
     assert second is not None
     assert second.attempt == 2
     assert not await jobs.finish(first, JobState.SUCCEEDED)
@@ -303,9 +303,9 @@ async def test_a_running_job_is_not_ended_as_a_queued_one(jobs: Jobs, new_job: N
 async def test_orphans_are_jobs_without_owner_or_lease(jobs: Jobs, new_job: NewJobs) -> None:
     for id in ("alive", "dead", "late", "waiting"):
         await jobs.insert(new_job(id=id))
-    await jobs.claim("alive", "e1", 30)
-    await jobs.claim("dead", "e2", 30)
-    await jobs.claim("alive", "e3", -1)
+    await jobs.claim("alive", "e1", 30, model="m")
+    await jobs.claim("dead", "e2", 30, model="m")
+    await jobs.claim("alive", "e3", -1, model="m")
     found = await jobs.orphans(lambda owner: owner == "alive")
     assert [job.id for job in found] == ["dead", "late"]
     assert [job.id for job in await jobs.queued()] == ["waiting"]
@@ -333,7 +333,7 @@ async def test_a_listing_is_newest_first_and_can_be_narrowed(
 async def test_the_queue_tells_each_job_its_place(jobs: Jobs, new_job: NewJobs) -> None:
     for id in "abc":
         await jobs.insert(new_job(id=id))
-    await jobs.claim("me", "engine", 30)
+    await jobs.claim("me", "engine", 30, model="m")
     assert [await jobs.position(id) for id in ("a", "b", "c", "d")] == [None, 1, 2, None]
     counts = await jobs.counts()
     assert counts == dict.fromkeys(JobState, 0) | {JobState.RUNNING: 1, JobState.QUEUED: 2}
@@ -342,7 +342,7 @@ async def test_the_queue_tells_each_job_its_place(jobs: Jobs, new_job: NewJobs) 
 @pytest.mark.parametrize(
     ("where", "index"),
     [
-        ("jobs.state = 'queued' AND cancel_requested_at IS NULL ORDER BY seq", "jobs_queue"),
+        ("jobs.state = 'queued' AND model = 'm' ORDER BY priority DESC, turn, seq", "jobs_queue"),
         (
             "jobs.state IN ('queued', 'running') AND cancel_requested_at IS NOT NULL ORDER BY seq",
             "jobs_cancel_requests",

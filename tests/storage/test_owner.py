@@ -1,10 +1,11 @@
+import re
 import subprocess
 import sys
 
 import psutil
 import pytest
 
-from storage.owner import is_alive, this_process
+from storage.owner import is_alive, is_of_this_host, this_process
 
 
 def test_this_process_is_alive() -> None:
@@ -17,8 +18,22 @@ def test_a_stranger_is_not_alive(owner: str) -> None:
 
 
 def test_a_pid_that_was_given_to_another_process_is_not_alive() -> None:
-    pid, start = this_process().split(":")
-    assert not is_alive(f"{pid}:{float(start) - 10}")
+    pid, start, host = re.split("[:@]", this_process())
+    assert not is_alive(f"{pid}:{float(start) - 10}@{host}")
+
+
+def test_an_owner_from_before_hosts_were_named_is_of_this_host() -> None:
+    owner = this_process().partition("@")[0]
+    assert is_alive(owner)
+    assert is_of_this_host(owner)
+
+
+def test_of_a_process_on_another_host_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = this_process()
+    assert is_of_this_host(owner)
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    assert not is_of_this_host(owner)
+    assert is_alive("999999999:1.00@here")
 
 
 def test_a_killed_process_is_not_alive_even_before_it_is_reaped() -> None:

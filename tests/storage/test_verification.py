@@ -45,7 +45,7 @@ class Shelf:
         await self._jobs.insert(self._new)
 
     async def claim(self) -> None:
-        self.job = await self._jobs.claim("1:1.00", "engine-0", 30)
+        self.job = await self._jobs.claim("1:1.00", "engine-0", 30, model="m")
 
     async def finish(self, state: JobState = JobState.SUCCEEDED, **more: Any) -> None:
         assert self.job

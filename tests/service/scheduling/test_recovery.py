@@ -47,7 +47,7 @@ def begin(data_dir: Path) -> tuple[NewJob, RunRecord]:
 async def run_begun(jobs: Jobs, data_dir: Path) -> tuple[Job, RunRecord]:
     new, record = begin(data_dir)
     await jobs.insert(new)
-    job = await jobs.claim(GONE, "engine-0", 30)
+    job = await jobs.claim(GONE, "engine-0", 30, model="tiny")
     assert job is not None
     record.append([{"event": "admitted"}, {"event": "claimed", "attempt": 1}])
     record.append([{"event": "tokens", "ids": [7, 8], "text": "ab"}])
@@ -114,7 +114,7 @@ async def test_a_cancelled_job_recorded_without_content_agrees_with_its_events(
 ) -> None:
     new, record = begin(tmp_path)
     await jobs.insert(new)
-    assert await jobs.claim(GONE, "engine-0", 30) is not None
+    assert await jobs.claim(GONE, "engine-0", 30, model="tiny") is not None
     record.append([{"event": "admitted"}, {"event": "claimed", "attempt": 1}])
     record.append([{"event": "tokens", "count": 2, "chars": 5}])
     await jobs.request_cancel(NEW.id, "by hand")
