@@ -344,7 +344,7 @@ async def test_the_queue_tells_each_job_its_place(jobs: Jobs, new_job: NewJobs) 
     [
         ("jobs.state = 'queued' AND model = 'm' ORDER BY priority DESC, turn, seq", "jobs_queue"),
         (
-            "jobs.state IN ('queued', 'running') AND cancel_requested_at IS NOT NULL ORDER BY seq",
+            "cancel_requested_at IS NOT NULL AND finished_at IS NULL ORDER BY seq",
             "jobs_cancel_requests",
         ),
         ("jobs.state = 'running' AND engine = 'e'", "jobs_one_running_per_engine"),
