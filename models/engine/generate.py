@@ -6,7 +6,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,10 +14,18 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
-from models.engine.protocol import Finished, Prefill, Run, Stats, Tokens, ids_of
+from models.engine.protocol import (
+    Finished,
+    Interruption,
+    Prefill,
+    Reason,
+    Run,
+    Stats,
+    Tokens,
+    ids_of,
+)
 from models.engine.sampling import sampler
 
-Reason = Literal["stop", "length", "cancelled"]
 Emit = Callable[[Prefill | Tokens], None]
 
 # Measured: larger chunks gain nothing on two CPU cores and delay cancellation; a GPU wants work.
@@ -52,11 +60,13 @@ class ResidentModel:
         """Run each kind of step once, so that the first job does not pay for compilation."""
         prompt = ids_of([0] * (self.chunk_tokens + 1))
         run = Run("warm-up", 2, 1.0, 0.9, 10, 0, (), prompt)
-        self.run(run, lambda event: None, lambda: False)
+        self.run(run, lambda event: None, lambda: None)
 
-    def run(self, run: Run, emit: Emit, cancelled: Callable[[], bool]) -> Finished:
-        """Prefill and decode one job; `cancelled` is asked between any two steps."""
-        return _Generation(self._model, self.chunk_tokens, run, emit, cancelled).finish()
+    def run(
+        self, run: Run, emit: Emit, interruption: Callable[[], Interruption | None]
+    ) -> Finished:
+        """Prefill and decode one job; `interruption` is asked between any two steps."""
+        return _Generation(self._model, self.chunk_tokens, run, emit, interruption).finish()
 
 
 class _Generation:
@@ -66,10 +76,10 @@ class _Generation:
         chunk_tokens: int,
         run: Run,
         emit: Emit,
-        cancelled: Callable[[], bool],
+        interruption: Callable[[], Interruption | None],
     ) -> None:
         self.model, self.chunk_tokens, self.job = model, chunk_tokens, run
-        self.emit, self.cancelled = emit, cancelled
+        self.emit, self.interruption = emit, interruption
         self.cache: list[Any] = make_prompt_cache(model)
         self.sample = sampler(
             temperature=run.temperature, top_p=run.top_p, top_k=run.top_k, seed=run.seed
@@ -103,8 +113,8 @@ class _Generation:
         self.emit(Prefill(self.job.job, 0, total))
         whole = total if self.job.max_tokens == 0 else total - 1
         while self.prefilled < whole:
-            if self.cancelled():
-                return "cancelled"
+            if interruption := self.interruption():
+                return interruption
             end = min(self.prefilled + self.chunk_tokens, whole)
             self.model(self.prompt[self.prefilled : end][None], cache=self.cache)
             mx.eval([each.state for each in self.cache])
@@ -116,13 +126,13 @@ class _Generation:
 
     def decode(self) -> Reason:
         self.decode_started = time.perf_counter()
-        if self.cancelled():
-            return "cancelled"
+        if interruption := self.interruption():
+            return interruption
         token = self._step(self.prompt[-1:], 0)
         self.prefilled += 1
         for index in range(self.job.max_tokens):
-            if self.cancelled():
-                return "cancelled"
+            if interruption := self.interruption():
+                return interruption
             # The next step is queued before this one's token is read, so the device never waits.
             following = token
             if index + 1 < self.job.max_tokens:

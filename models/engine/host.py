@@ -29,6 +29,7 @@ from models.engine.protocol import (
     ProtocolError,
     Ready,
     Run,
+    Suspend,
     Tokens,
     encode,
 )
@@ -43,6 +44,10 @@ Condition = Literal["loading", "ready", "busy", "restarting", "stopped"]
 
 class EngineError(Exception):
     """The engine gave no answer to a run; the message says why. The next run may succeed."""
+
+
+class EngineUnavailable(EngineError):
+    """There is no engine, and the last try to start one failed. The run has not begun."""
 
 
 class EngineDied(EngineError):
@@ -104,12 +109,19 @@ class EngineHost:
                 progress(self.status)
         return self.status
 
+    async def recovered(self) -> None:
+        """Wait until an engine is ready, if the last try to start one failed."""
+        while self.status.error is not None:
+            await self._changed.wait()
+
     async def generate(self, run: Run) -> AsyncGenerator[Loading | JobEvent]:
         """The run's events: `Loading` while there is no engine yet, `Prefill`, `Tokens`, and
         `Finished` last. Only one run may be going on.
 
-        Raises EngineError. To stop a run, `cancel` it and read on; an iterator closed before its
-        end costs the engine process, since nobody is left to see the run come to rest.
+        Raises EngineUnavailable when there is no engine and none can be started, EngineDied when
+        it ended in the middle, and else EngineError. To stop a run, `cancel` or `suspend` it and
+        read on; an iterator closed before its end costs the engine process, since nobody is left
+        to see the run come to rest.
         """
         for last_try in (False, True):
             begun = False
@@ -146,19 +158,26 @@ class EngineHost:
     async def cancel(self, job: str) -> None:
         """Ask the engine to stop `job`; its events then end with `Finished`.
 
-        Of no effect when there is no engine: whoever reads the run's events gets one more
-        `Loading`, so as to think again.
+        Of no effect when the job is not running, so whoever reads its events should think again
+        at the first of them. When there is no engine, they get one more `Loading` for that.
         """
+        await self._tell(Cancel(job))
+
+    async def suspend(self, job: str) -> None:
+        """As `cancel`, but the engine keeps what it has computed, for a run that goes on there."""
+        await self._tell(Suspend(job))
+
+    async def _tell(self, message: Cancel | Suspend) -> None:
         if self._link is None:
             self._set()
         else:
             with suppress(EngineDied):
-                await self._link.send(Cancel(job))
+                await self._link.send(message)
 
     async def _until_ready(self) -> AsyncIterator[Loading]:
         while self._link is None:
             if self.status.error is not None and self.status.condition == "restarting":
-                raise EngineError(self.status.error)
+                raise EngineUnavailable(self.status.error)
             yield Loading(self.status.loaded_bytes, self.status.total_bytes)
             await self._changed.wait()
 

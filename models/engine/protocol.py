@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import orjson
 
-VERSION = 1
+VERSION = 2
 MAX_FRAME_BYTES = 64 << 20  # a prompt of 16 million tokens; anything longer is a fault
 _LENGTHS = struct.Struct("<II")
 
@@ -22,13 +22,21 @@ def ids_of(values: "list[int] | tuple[int, ...] | array[int]" = ()) -> "array[in
     return array("I", values)
 
 
+Interruption = Literal["cancelled", "suspended"]
+Reason = Literal["stop", "length"] | Interruption
+
+
 class ProtocolError(Exception):
     """The other side sent something that is not a frame of this version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What the engine measured of one run. Times in seconds, memory in bytes."""
+    """What the engine measured of one run, or of one segment of a run that was suspended.
+
+    Times in seconds, memory in bytes. `prefilled_tokens` were computed, `reused_tokens` were not,
+    since a kept state had them.
+    """
 
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -37,6 +45,24 @@ class Stats:
     prefilled_tokens: int = 0
     generated_tokens: int = 0
     peak_memory_bytes: int = 0
+    reused_tokens: int = 0
+
+    def plus(self, later: "Stats") -> "Stats":
+        """This segment and the one after it; the time between them counts for neither."""
+        first_token = self.first_token_seconds
+        if first_token is None and later.first_token_seconds is not None:
+            elapsed = self.prefill_seconds + self.decode_seconds
+            first_token = elapsed + later.first_token_seconds
+        return Stats(
+            prefill_seconds=self.prefill_seconds + later.prefill_seconds,
+            decode_seconds=self.decode_seconds + later.decode_seconds,
+            first_token_seconds=first_token,
+            longest_step_seconds=max(self.longest_step_seconds, later.longest_step_seconds),
+            prefilled_tokens=self.prefilled_tokens + later.prefilled_tokens,
+            generated_tokens=self.generated_tokens + later.generated_tokens,
+            peak_memory_bytes=max(self.peak_memory_bytes, later.peak_memory_bytes),
+            reused_tokens=self.reused_tokens + later.reused_tokens,
+        )
 
 
 # From the service to the engine.
@@ -52,7 +78,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Generate up to `max_tokens` after `prompt`; 0 prefills only. Temperature 0 is greedy."""
+    """Generate up to `max_tokens` after `prompt`; 0 prefills only. Temperature 0 is greedy.
+
+    A run that is resumed has the `first_index` tokens that it generated so far at the end of its
+    prompt; `max_tokens` are those still to come. What was computed for a run is of use only to
+    runs of the same `scope`.
+    """
 
     job: str
     max_tokens: int
@@ -62,11 +93,21 @@ class Run:
     seed: int
     stop_ids: tuple[int, ...]
     prompt: "array[int]" = field(default_factory=ids_of)
+    first_index: int = 0
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop `job` before its next step; answered by `Finished`. Of no effect on any other job."""
+    """Stop `job` before its next step; answered by `Finished`. Of no effect when it is not running,
+    not even on a later run of it."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """As `Cancel`, but the job will come again: the engine keeps what it needs to go on."""
 
     job: str
 
@@ -93,7 +134,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Prompt tokens whose keys and values are computed so far."""
+    """Prompt tokens whose keys and values are there so far: the first tells what was reused."""
 
     job: str
     done: int
@@ -109,7 +150,7 @@ class Tokens:
 @dataclass(frozen=True, slots=True)
 class Finished:
     job: str
-    reason: Literal["stop", "length", "cancelled"]
+    reason: Reason
     stats: Stats
 
 
@@ -121,7 +162,7 @@ class Failed:
     message: str
 
 
-Message = Load | Run | Cancel | Loading | Ready | Prefill | Tokens | Finished | Failed
+Message = Load | Run | Cancel | Suspend | Loading | Ready | Prefill | Tokens | Finished | Failed
 JobEvent = Prefill | Tokens | Finished | Failed
 
 _KINDS = {kind.__name__: kind for kind in Message.__args__}

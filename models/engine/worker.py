@@ -20,11 +20,13 @@ from models.engine.protocol import (
     Cancel,
     Failed,
     FrameReader,
+    Interruption,
     Load,
     Loading,
     Message,
     Ready,
     Run,
+    Suspend,
     encode,
 )
 
@@ -37,7 +39,8 @@ class Link:
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
         self.inbox: queue.SimpleQueue[Load | Run] = queue.SimpleQueue()
-        self._cancelled: set[str] = set()
+        self._job: str | None = None  # of the latest run
+        self._interruption: Interruption | None = None
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
     def send(self, message: Message) -> None:
@@ -46,23 +49,35 @@ class Link:
         except OSError:
             os._exit(0)  # the service has gone
 
-    def is_cancelled(self, job: str) -> bool:
-        return job in self._cancelled
+    def interruption(self) -> Interruption | None:
+        """What the run that is going on was asked to do."""
+        return self._interruption
 
     def _read(self) -> None:
         frames = FrameReader()
         try:
             while data := self._socket.recv(1 << 16):
                 for message in frames.feed(data):
-                    if isinstance(message, Cancel):
-                        self._cancelled.add(message.job)
-                    elif isinstance(message, Load | Run):
-                        if isinstance(message, Run):  # then no other run is going on
-                            self._cancelled = self._cancelled & {message.job}
-                        self.inbox.put(message)
+                    self._take(message)
         finally:
             # No teardown: MLX may be in the middle of a step on the other thread.
             os._exit(0)
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Run():
+                # The run before has ended. What this job was asked before now was meant for an
+                # earlier segment of it.
+                self._job, self._interruption = message.job, None
+                self.inbox.put(message)
+            case Cancel(job) if job == self._job:
+                self._interruption = "cancelled"
+            case Suspend(job) if job == self._job:
+                self._interruption = self._interruption or "suspended"
+            case Load():
+                self.inbox.put(message)
+            case _:
+                pass
 
 
 def main() -> None:
@@ -98,7 +113,7 @@ def main() -> None:
         run = link.inbox.get()
         assert isinstance(run, Run)
         try:
-            link.send(model.run(run, link.send, lambda job=run.job: link.is_cancelled(job)))
+            link.send(model.run(run, link.send, link.interruption))
         except Exception as error:
             traceback.print_exc()
             link.send(Failed(run.job, f"the engine failed: {_one_line(error)}"))

@@ -4,10 +4,15 @@ The last user turn may be a JSON object; anything else is answered with "ok". It
 
     say            the text to answer with
     ids            the token ids to answer with, instead of `say`
-    then           what comes after them: "stop" (the default), "wait" (to be cancelled), "die",
-                   "hang" or "fail"
+    then           what comes after them: "stop" (the default), "wait" (to be cancelled or
+                   suspended), "die", "hang" or "fail"
+    die_at         how many generated tokens it dies after, those of earlier segments included
+    die_once_file  a file that its first death leaves behind; while it is there, there is no other
     prefill_steps  how many prefill events to send
     step_ms        how long each step takes
+
+A run that was suspended goes on with the step it was at; in another engine process it prefills
+again, and goes on with the answer's token at its `first_index`.
 """
 
 import json
@@ -28,6 +33,7 @@ from models.engine.protocol import (
     Loading,
     Prefill,
     Ready,
+    Reason,
     Run,
     Stats,
     Tokens,
@@ -45,28 +51,34 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(Path(load.folder) / "tokenizer.json"))
     link.send(Loading(1, 1))
     link.send(Ready(0.0, {"device": "script", "dtype": "none", "blas": None}))
+    suspended_at: dict[str, int] = {}  # job → prefill steps done
     while True:
         run = link.inbox.get()
         assert isinstance(run, Run)
-        _Play(link, tokenizer, run).play()
+        _Play(link, tokenizer, run, suspended_at).play()
 
 
 class _Play:
-    def __init__(self, link: Link, tokenizer: Tokenizer, run: Run) -> None:
-        self.link, self.run = link, run
-        self.script = _script(tokenizer.decode(run.prompt.tolist(), skip_special_tokens=False))
+    def __init__(
+        self, link: Link, tokenizer: Tokenizer, run: Run, suspended_at: dict[str, int]
+    ) -> None:
+        self.link, self.run, self.suspended_at = link, run, suspended_at
+        asked = run.prompt[: len(run.prompt) - run.first_index].tolist()
+        self.script = _script(tokenizer.decode(asked, skip_special_tokens=False))
         self.ids = self.script.get("ids")
         if self.ids is None:
             self.ids = tokenizer.encode(self.script.get("say", "ok")).ids
+        self.steps = self.script.get("prefill_steps", 1)
+        self.reused_steps = self.done_steps = suspended_at.pop(run.job, 0)
         self.generated = 0
 
     def play(self) -> None:
-        total, steps = len(self.run.prompt), self.script.get("prefill_steps", 1)
-        for step in range(steps + 1):
-            self.link.send(Prefill(self.run.job, total * step // steps, total))
+        for step in range(self.reused_steps, self.steps + 1):
+            self.done_steps = step
+            self.link.send(Prefill(self.run.job, self._tokens_of(step), len(self.run.prompt)))
             if not self._step():
                 return None
-        for token in self.ids:
+        for token in self.ids[self.run.first_index :]:
             if self.generated == self.run.max_tokens:
                 return self._finish("length")
             self._emit(token)
@@ -81,32 +93,54 @@ class _Play:
             case "wait":
                 while self._step():
                     time.sleep(0.005)
-            case "die":
-                os.kill(os.getpid(), signal.SIGKILL)
+                return None
             case "hang":
                 time.sleep(_FOR_EVER_SECONDS)
             case "fail":
-                self.link.send(Failed(self.run.job, "the engine failed: scripted"))
-            case _ if self.generated == self.run.max_tokens:
-                self._finish("length")
+                return self.link.send(Failed(self.run.job, "the engine failed: scripted"))
+            case "die":
+                self._die()
             case _:
-                self._emit(max(self.run.stop_ids))
-                self._finish("stop")
+                pass
+        if self.generated == self.run.max_tokens:
+            return self._finish("length")
+        self._emit(max(self.run.stop_ids))
+        return self._finish("stop")
+
+    def _die(self) -> None:
+        if file := self.script.get("die_once_file"):
+            if Path(file).exists():
+                return
+            Path(file).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def _emit(self, token: int) -> None:
         self.generated += 1
         self.link.send(Tokens(self.run.job, ids_of([token])))
 
     def _step(self) -> bool:
-        """False when the run was cancelled, which is then said."""
+        """False when the run was interrupted, which is then said."""
+        if self.script.get("die_at") == self.run.first_index + self.generated:
+            self._die()
         time.sleep(self.script.get("step_ms", 0) / 1000)
-        if self.link.is_cancelled(self.run.job):
-            self._finish("cancelled")
-            return False
-        return True
+        interruption = self.link.interruption()
+        if interruption is None:
+            return True
+        if interruption == "suspended":
+            self.suspended_at[self.run.job] = self.done_steps
+        self._finish(interruption)
+        return False
 
-    def _finish(self, reason: Any) -> None:
-        stats = Stats(prefilled_tokens=len(self.run.prompt), generated_tokens=self.generated)
+    def _tokens_of(self, prefill_steps: int) -> int:
+        return len(self.run.prompt) * prefill_steps // self.steps
+
+    def _finish(self, reason: Reason) -> None:
+        reused = self._tokens_of(self.reused_steps)
+        stats = Stats(
+            prefilled_tokens=self._tokens_of(self.done_steps) - reused,
+            generated_tokens=self.generated,
+            reused_tokens=reused,
+        )
         self.link.send(Finished(self.run.job, reason, stats))
 
 

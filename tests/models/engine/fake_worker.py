@@ -74,9 +74,9 @@ class _Life:
         if self.plan == "fail":
             return self.link.send(Failed(run.job, "out of wits"))
         for generated in range(run.max_tokens):
-            if self.link.is_cancelled(run.job):
-                return finish("cancelled", generated)
-            self.link.send(Tokens(run.job, ids_of([generated])))
+            if interruption := self.link.interruption():
+                return finish(interruption, generated)
+            self.link.send(Tokens(run.job, ids_of([run.first_index + generated])))
             time.sleep(0.001)
         return finish("length", run.max_tokens)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.engine import blas
-from models.engine.protocol import JobEvent, Run, ids_of
+from models.engine.protocol import Interruption, JobEvent, Run, ids_of
 
 OnMlx = Callable[..., Any]
 
@@ -50,10 +50,10 @@ def generate(folder: Path, run: Run, cancel_after: int | None = None) -> list[Jo
     """The events of a run, cancelled once there are `cancel_after` of them."""
     events: list[JobEvent] = []
 
-    def cancelled() -> bool:
-        return cancel_after is not None and len(events) >= cancel_after
+    def interruption() -> Interruption | None:
+        return "cancelled" if cancel_after is not None and len(events) >= cancel_after else None
 
-    events.append(resident(folder).run(run, events.append, cancelled))
+    events.append(resident(folder).run(run, events.append, interruption))
     return events
 
 

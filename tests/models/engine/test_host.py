@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +17,23 @@ import anyio
 import psutil
 import pytest
 
-from models.engine.host import WORKER, EngineDied, EngineError, EngineHost
+from models.engine.host import WORKER, EngineDied, EngineError, EngineHost, EngineUnavailable
 from models.engine.protocol import (
     VERSION,
+    Cancel,
     Failed,
     Finished,
     FrameReader,
+    JobEvent,
     Load,
     Loading,
     Message,
+    Prefill,
     Run,
+    Suspend,
     Tokens,
     encode,
+    ids_of,
 )
 from tests.models.engine.on_mlx import OnMlx, greedy, run_of
 from tests.support.messages import body
@@ -122,8 +127,18 @@ async def test_an_engine_that_fails_to_load_is_reported_and_replaced(
 async def test_a_run_is_refused_while_the_engine_cannot_load(lives: Lives) -> None:
     async with hosting(lives("refuse")) as host:
         await host.settled()
-        with pytest.raises(EngineError, match="the model is not to my taste"):
+        with pytest.raises(EngineUnavailable, match="the model is not to my taste"):
             await tokens_of(host, RUN)
+
+
+async def test_one_can_wait_for_an_engine_that_could_not_load(lives: Lives) -> None:
+    async with hosting(lives("refuse", "good")) as host:
+        await host.settled()
+        with pytest.raises(EngineUnavailable):
+            await tokens_of(host, RUN)
+        await host.recovered()
+        await host.recovered()  # of no effect when there is nothing to wait for
+        assert await tokens_of(host, RUN) == [0, 1, 2]
 
 
 async def test_a_run_that_comes_early_waits_for_the_engine(lives: Lives) -> None:
@@ -171,40 +186,77 @@ async def test_a_run_may_fail_without_costing_the_engine(lives: Lives) -> None:
         assert host.status.restarts == 0
 
 
-async def test_a_run_is_cancelled_before_it_was_sent(lives: Lives) -> None:
+Ask = Callable[[EngineHost, str], Awaitable[None]]
+ASKS = (EngineHost.cancel, EngineHost.suspend)
+
+
+@pytest.mark.parametrize("ask", ASKS)
+async def test_what_was_asked_of_a_run_before_it_was_sent_is_of_no_effect(
+    lives: Lives, ask: Ask
+) -> None:
+    """Its reader can think again at the first event."""
     async with hosting(lives("good")) as host:
         await becomes(host, "ready")
-        await host.cancel(RUN.job)
-        *_, last = [event async for event in host.generate(RUN)]
-        assert isinstance(last, Finished)
-        assert (last.reason, last.stats.generated_tokens) == ("cancelled", 0)
+        await ask(host, RUN.job)
+        assert await tokens_of(host, RUN) == [0, 1, 2]
 
 
-async def test_a_run_is_cancelled_on_its_way(lives: Lives) -> None:
+@pytest.mark.parametrize("ask", ASKS)
+async def test_what_was_asked_of_a_run_that_has_ended_does_not_reach_its_next_segment(
+    lives: Lives, ask: Ask
+) -> None:
+    async with hosting(lives("good")) as host:
+        for _ in range(3):
+            assert await tokens_of(host, RUN) == [0, 1, 2]
+            await ask(host, RUN.job)
+
+
+@pytest.mark.parametrize("awaited", [Prefill, Tokens])
+@pytest.mark.parametrize(
+    ("ask", "reason"), [(EngineHost.cancel, "cancelled"), (EngineHost.suspend, "suspended")]
+)
+async def test_a_run_is_interrupted_on_its_way(
+    lives: Lives, ask: Ask, reason: str, awaited: type[JobEvent]
+) -> None:
     async with hosting(lives("good")) as host:
         events = []
         async for event in host.generate(run_of([7], 10**6)):
             events.append(event)
-            if isinstance(event, Tokens):
-                await host.cancel(RUN.job)
-        assert events[-1].reason == "cancelled"
+            if isinstance(event, awaited):
+                await ask(host, RUN.job)
+        assert events[-1].reason == reason
         assert host.status.condition == "ready"
         assert host.status.restarts == 0
 
 
-async def test_cancelling_another_job_changes_nothing(lives: Lives) -> None:
+async def test_a_suspended_run_goes_on_in_its_next_segment(lives: Lives) -> None:
     async with hosting(lives("good")) as host:
-        await becomes(host, "ready")
-        await host.cancel("some other run")
-        assert await tokens_of(host, RUN) == [0, 1, 2]
+        first: list[int] = []
+        async for event in host.generate(run_of([7], 10**6)):
+            if isinstance(event, Tokens):
+                first += event.ids
+                await host.suspend(RUN.job)
+        rest = replace(RUN, prompt=RUN.prompt + ids_of(first), first_index=len(first))
+        assert first + await tokens_of(host, rest) == list(range(len(first) + 3))
 
 
-async def test_cancelling_on_a_dead_engine_is_no_fault(lives: Lives) -> None:
+@pytest.mark.parametrize("ask", ASKS)
+async def test_asking_something_of_another_job_changes_nothing(lives: Lives, ask: Ask) -> None:
+    async with hosting(lives("good")) as host:
+        tokens: list[int] = []
+        async for event in host.generate(RUN):
+            await ask(host, "some other run")
+            tokens += event.ids if isinstance(event, Tokens) else []
+        assert tokens == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+async def test_asking_something_of_a_dead_engine_is_no_fault(lives: Lives, ask: Ask) -> None:
     async with hosting(lives("good", "silent-loading")) as host:
-        await host.cancel(RUN.job)  # there is none yet
+        await ask(host, RUN.job)  # there is none yet
         await becomes(host, "ready")
         _kill(host)
-        await host.cancel(RUN.job)
+        await ask(host, RUN.job)
 
 
 def _kill(host: EngineHost) -> None:
@@ -342,6 +394,28 @@ def test_a_real_engine_refuses_another_version_and_ends(tiny: Path) -> None:
             None, f"engine protocol {VERSION} cannot serve protocol {VERSION + 1}"
         )
         assert process.wait(LONG_SECONDS) == 1
+
+
+def test_a_real_engine_takes_what_came_after_the_run_and_cancels_rather_than_suspends(
+    tiny: Path,
+) -> None:
+    def run(job: str) -> Run:
+        return replace(run_of(range(2000), 3), job=job)
+
+    first = (Cancel("a"), run("a"), Suspend("a"), Cancel("a"), Suspend("a"), Cancel("b"))
+    with worker(Load(str(tiny)), *first) as (_, connection):
+        frames = FrameReader()
+        assert next_end(connection, frames) == ("a", "cancelled")
+        connection.sendall(b"".join(map(encode, (Cancel("a"), Suspend("a"), run("a")))))
+        assert next_end(connection, frames) == ("a", "length")
+        connection.sendall(b"".join(map(encode, (run("b"), Suspend("b"), Cancel("a")))))
+        assert next_end(connection, frames) == ("b", "suspended")
+
+
+def next_end(connection: socket.socket, frames: FrameReader) -> tuple[str, str]:
+    while not isinstance(message := next_message(connection, frames), Finished):
+        pass
+    return message.job, message.reason
 
 
 @pytest.mark.parametrize("awaited", [Loading, Tokens])

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import struct
+from functools import reduce
 from typing import Any
 
 import orjson
@@ -25,6 +26,7 @@ from models.engine.protocol import (
     Ready,
     Run,
     Stats,
+    Suspend,
     Tokens,
     encode,
     ids_of,
@@ -34,7 +36,9 @@ MESSAGES: tuple[Message, ...] = (
     Load("/models/tiny"),
     Run("run_1", 64, 0.7, 0.9, 40, 2**63 - 1, (1, 2), ids_of([0, 1, 2**32 - 1])),
     Run("empty", 0, 0.0, 1.0, 0, 0, ()),
+    Run("resumed", 64, 0.0, 1.0, 0, 0, (), ids_of([5, 6]), 1, "key_1"),
     Cancel("run_1"),
+    Suspend("run_1"),
     Loading(5, 1 << 40),
     Ready(1.5, {"device": "cpu", "blas": None, "nested": [1, {"a": True}]}),
     Prefill("run_1", 256, 300),
@@ -42,16 +46,19 @@ MESSAGES: tuple[Message, ...] = (
     Tokens("run_1"),
     Finished("run_1", "stop", Stats(1.0, 2.0, 0.5, 0.25, 300, 64, 1 << 35)),
     Finished("run_1", "cancelled", Stats()),
+    Finished("run_1", "suspended", Stats(reused_tokens=7)),
     Failed(None, "no such\nfolder: é 🜁"),
     Failed("run_1", ""),
 )
+
+REASONS = ("stop", "length", "cancelled", "suspended")
 
 _names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _counts = st.integers(0, 2**63 - 1)
 _seconds = st.floats(0, 1e9)
 _ids = st.lists(st.integers(0, 2**32 - 1), max_size=50).map(ids_of)
 _stats = st.builds(
-    Stats, _seconds, _seconds, st.none() | _seconds, _seconds, _counts, _counts, _counts
+    Stats, _seconds, _seconds, st.none() | _seconds, _seconds, _counts, _counts, _counts, _counts
 )
 _runs = st.builds(
     Run,
@@ -63,16 +70,19 @@ _runs = st.builds(
     seed=_counts,
     stop_ids=st.lists(st.integers(0, 2**32 - 1), max_size=4).map(tuple),
     prompt=_ids,
+    first_index=_counts,
+    scope=_names,
 )
 _messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Load, folder=_names, version=_counts),
     _runs,
     st.builds(Cancel, _names),
+    st.builds(Suspend, _names),
     st.builds(Loading, _counts, _counts),
     st.builds(Ready, _seconds, st.dictionaries(_names, _names | st.none() | _counts), _counts),
     st.builds(Prefill, _names, _counts, _counts),
     st.builds(Tokens, _names, _ids),
-    st.builds(Finished, _names, st.sampled_from(["stop", "length", "cancelled"]), _stats),
+    st.builds(Finished, _names, st.sampled_from(REASONS), _stats),
     st.builds(Failed, st.none() | _names, _names),
 )
 
@@ -200,3 +210,34 @@ def test_a_header_with_any_one_field_replaced_is_read_or_refused(
 
 def test_both_sides_say_their_version() -> None:
     assert Load("folder").version == Ready(0.0, {}).version == VERSION
+
+
+def test_a_run_without_the_newer_fields_is_a_new_run_of_no_scope() -> None:
+    header = {"kind": "Run", "job": "run_1", "max_tokens": 1, "temperature": 0, "top_p": 1}
+    header |= {"top_k": 0, "seed": 0, "stop_ids": []}
+    (run,) = read(frame(orjson.dumps(header)))
+    assert isinstance(run, Run)
+    assert (run.first_index, run.scope) == (0, "")
+
+
+def test_the_stats_of_two_segments_make_those_of_the_whole() -> None:
+    earlier = Stats(1.0, 2.0, 1.5, 0.25, 300, 5, 100, 10)
+    later = Stats(0.5, 4.0, 0.75, 0.5, 20, 7, 90, 305)
+    assert earlier.plus(later) == Stats(1.5, 6.0, 1.5, 0.5, 320, 12, 100, 315)
+
+
+def test_a_first_token_in_a_later_segment_counts_from_the_start_of_the_first() -> None:
+    without = Stats(1.0, 0.5)
+    assert without.plus(Stats(2.0, 1.0, 2.25)).first_token_seconds == 3.75
+    assert without.plus(without).first_token_seconds is None
+    assert without.plus(without).plus(Stats(0.0, 1.0, 0.25)).first_token_seconds == 3.25
+
+
+@given(st.lists(_stats, min_size=1, max_size=4))
+def test_stats_are_summed_in_any_grouping(segments: list[Stats]) -> None:
+    def counts(stats: Stats) -> tuple[int, ...]:
+        return (stats.prefilled_tokens, stats.generated_tokens, stats.reused_tokens)
+
+    left = reduce(Stats.plus, segments)
+    assert left.plus(Stats()) == Stats().plus(left) == left
+    assert counts(left) == tuple(map(sum, zip(*map(counts, segments), strict=True)))
