@@ -156,15 +156,17 @@ async def test_cancelled_readers_leave_no_view_open(db: Database) -> None:
     assert not busy
 
 
-async def test_a_change_by_another_connection_is_noticed_once(db: Database) -> None:
-    await db.external_change()
-    assert not await db.external_change()
-    other = sqlite3.connect(db.path)
-    with other:
-        other.execute("CREATE TABLE other (x)")
-    other.close()
-    assert await db.external_change()
-    assert not await db.external_change()
+async def test_who_waits_for_a_change_hears_of_one_by_another_connection(db: Database) -> None:
+    await db.changed()
+    with anyio.move_on_after(0.3) as quiet:
+        await db.changed()
+    assert quiet.cancelled_caught
+    async with anyio.create_task_group() as group:
+        group.start_soon(db.changed)
+        other = sqlite3.connect(db.path)
+        with other:
+            other.execute("CREATE TABLE other (x)")
+        other.close()
 
 
 async def test_closing_empties_the_write_ahead_log(tmp_path: Path) -> None:
