@@ -14,6 +14,7 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
+from models.engine.kept_states import KeptStates, RunState
 from models.engine.protocol import (
     Finished,
     Interruption,
@@ -27,9 +28,11 @@ from models.engine.protocol import (
 from models.engine.sampling import sampler
 
 Emit = Callable[[Prefill | Tokens], None]
+Interrupted = Callable[[], Interruption | None]
 
 # Measured: larger chunks gain nothing on two CPU cores and delay cancellation; a GPU wants work.
 CHUNK_TOKENS = {"cpu": 256, "gpu": 2048}
+_KEPT_SHARE_OF_MEMORY = 1 / 8
 _CLEAR_CACHE_EVERY_STEPS = 256  # as mlx-lm: freed buffers pile up slowly while decoding
 
 
@@ -48,6 +51,7 @@ class ResidentModel:
             self._model = dequantize_model(self._model) if self.stored_as else self._model
             self._model.set_dtype(mx.float32)
         self.size_bytes = _materialise(self._model, progress)
+        self._kept = KeptStates(int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY))
 
     @property
     def dtype(self) -> str:
@@ -62,11 +66,17 @@ class ResidentModel:
         run = Run("warm-up", 2, 1.0, 0.9, 10, 0, (), prompt)
         self.run(run, lambda event: None, lambda: None)
 
-    def run(
-        self, run: Run, emit: Emit, interruption: Callable[[], Interruption | None]
-    ) -> Finished:
-        """Prefill and decode one job; `interruption` is asked between any two steps."""
-        return _Generation(self._model, self.chunk_tokens, run, emit, interruption).finish()
+    def run(self, run: Run, emit: Emit, interrupted: Interrupted) -> Finished:
+        """Prefill and decode one job; `interrupted` is asked between any two steps.
+
+        What was computed for an interrupted run is kept, and taken up by the run that can use it.
+        """
+        state = self._kept.take(run) or RunState(run, ids_of(), make_prompt_cache(self._model))
+        finished = _Generation(self._model, self.chunk_tokens, state, emit, interrupted).finish()
+        if finished.reason in ("cancelled", "suspended"):
+            state.suspended = finished.reason == "suspended"
+            self._kept.keep(state)
+        return finished
 
 
 class _Generation:
@@ -74,18 +84,19 @@ class _Generation:
         self,
         model: nn.Module,
         chunk_tokens: int,
-        run: Run,
+        state: RunState,
         emit: Emit,
-        interruption: Callable[[], Interruption | None],
+        interrupted: Interrupted,
     ) -> None:
-        self.model, self.chunk_tokens, self.job = model, chunk_tokens, run
-        self.emit, self.interruption = emit, interruption
-        self.cache: list[Any] = make_prompt_cache(model)
+        self.model, self.chunk_tokens, self.state = model, chunk_tokens, state
+        self.emit, self.interrupted = emit, interrupted
+        self.job = run = state.run
         self.sample = sampler(
             temperature=run.temperature, top_p=run.top_p, top_k=run.top_k, seed=run.seed
         )
         self.prompt = mx.array(memoryview(run.prompt), dtype=mx.uint32)
-        self.prefilled = self.generated = 0
+        self.reused = len(state.ids)
+        self.generated = 0
         self.longest_step = 0.0
         mx.reset_peak_memory()
         self.started = self.step_started = time.perf_counter()
@@ -101,43 +112,47 @@ class _Generation:
             decode_seconds=ended - prefill_ended,
             first_token_seconds=self.first_token_at and self.first_token_at - self.started,
             longest_step_seconds=self.longest_step,
-            prefilled_tokens=self.prefilled,
+            prefilled_tokens=min(len(self.state.ids), len(self.job.prompt)) - self.reused,
             generated_tokens=self.generated,
             peak_memory_bytes=mx.get_peak_memory(),
+            reused_tokens=self.reused,
         )
         return Finished(self.job.job, reason, stats)
 
     def prefill(self) -> Reason | None:
         """All of the prompt but its last token, whose step gives the first logits."""
         total = len(self.job.prompt)
-        self.emit(Prefill(self.job.job, 0, total))
         whole = total if self.job.max_tokens == 0 else total - 1
-        while self.prefilled < whole:
-            if interruption := self.interruption():
+        self.emit(Prefill(self.job.job, self.reused, total))
+        while (done := len(self.state.ids)) < whole:
+            if interruption := self.interrupted():
                 return interruption
-            end = min(self.prefilled + self.chunk_tokens, whole)
-            self.model(self.prompt[self.prefilled : end][None], cache=self.cache)
-            mx.eval([each.state for each in self.cache])
+            end = min(done + self.chunk_tokens, whole)
+            self.model(self.prompt[done:end][None], cache=self.state.cache)
+            mx.eval([each.state for each in self.state.cache])
             mx.clear_cache()
-            self.prefilled = end
+            self.state.ids.extend(self.job.prompt[done:end])
             self._step_ended()
             self.emit(Prefill(self.job.job, end, total))
         return "length" if self.job.max_tokens == 0 else None
 
     def decode(self) -> Reason:
+        """Between two rounds, `ids` are all that was sent, and `drawn` is the token to send next:
+        unless this is the first round, and no state was taken up that had it."""
         self.decode_started = time.perf_counter()
-        if interruption := self.interruption():
-            return interruption
-        token = self._step(self.prompt[-1:], 0)
-        self.prefilled += 1
-        for index in range(self.job.max_tokens):
-            if interruption := self.interruption():
+        state, first = self.state, self.job.first_index
+        for index in range(first, first + self.job.max_tokens):
+            if interruption := self.interrupted():
                 return interruption
+            if state.drawn is None:
+                state.drawn = self._step(self.prompt[-1:], index)
+                state.ids.append(self.job.prompt[-1])
+            token = state.drawn
             # The next step is queued before this one's token is read, so the device never waits.
-            following = token
-            if index + 1 < self.job.max_tokens:
-                following = self._step(token, index + 1)
+            if index + 1 < first + self.job.max_tokens:
+                state.drawn = self._step(token, index + 1)
             value = int(token.item())
+            state.ids.append(value)
             self._step_ended()
             self.first_token_at = self.first_token_at or time.perf_counter()
             self.generated += 1
@@ -146,11 +161,10 @@ class _Generation:
                 return "stop"
             if index % _CLEAR_CACHE_EVERY_STEPS == 0:
                 mx.clear_cache()
-            token = following
         return "length"
 
     def _step(self, token: mx.array, index: int) -> mx.array:
-        logits = self.model(token[None], cache=self.cache)[:, -1, :]
+        logits = self.model(token[None], cache=self.state.cache)[:, -1, :]
         sampled = self.sample(logits, index)
         mx.async_eval(sampled)
         return sampled
