@@ -1,4 +1,3 @@
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
@@ -21,6 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from storage.clock import NOW
 from storage.database import Database
 from storage.job import Job, NewJob, Priority, Transition
 from storage.job_state import MOVES, JobState
@@ -83,11 +83,18 @@ CLAIMABLE = and_(
 IN_ORDER = (jobs.c.priority.desc(), jobs.c.turn, jobs.c.seq)
 
 
+LEASE_END = NOW + bindparam("lease_seconds")
+
+
 def _claim(next_one: Select[Any]) -> Any:
     return (
         update(jobs)
-        .where(jobs.c.seq == next_one.scalar_subquery(), ENGINE_IS_FREE)
-        .values(attempt=jobs.c.attempt + 1)
+        # Where machines share the queue, the next one is the first that no other is just taking.
+        .where(
+            jobs.c.seq == next_one.with_for_update(skip_locked=True).scalar_subquery(),
+            ENGINE_IS_FREE,
+        )
+        .values(attempt=jobs.c.attempt + 1, started_at=NOW, lease_expires_at=LEASE_END)
         .returning(*jobs.c)
     )
 
@@ -100,7 +107,8 @@ UPDATE_HELD = update(jobs).where(
     jobs.c.attempt == bindparam("held_attempt"),
     RUNNING,
 )
-END_HELD = UPDATE_HELD.values(lease_expires_at=None)
+BEAT = UPDATE_HELD.values(lease_expires_at=LEASE_END)
+END_HELD = UPDATE_HELD.values(lease_expires_at=None, finished_at=NOW)
 FREE = {"owner": None, "engine": None, "lease_expires_at": None, "started_at": None}
 REQUEUE = UPDATE_HELD.values(
     **FREE,
@@ -136,9 +144,16 @@ RESUME = (
         lost_leases=0,
     )
 )
-END_QUEUED = update(jobs).where(jobs.c.id == bindparam("job_id"), QUEUED)
-REQUEST_CANCEL = update(jobs).where(
-    jobs.c.id == bindparam("job_id"), OPEN, jobs.c.cancel_requested_at.is_(None)
+END_QUEUED = update(jobs).where(jobs.c.id == bindparam("job_id"), QUEUED).values(finished_at=NOW)
+REQUEST_CANCEL = (
+    update(jobs)
+    .where(jobs.c.id == bindparam("job_id"), OPEN, jobs.c.cancel_requested_at.is_(None))
+    .values(cancel_requested_at=NOW)
+)
+LEASES = (
+    select(jobs, (jobs.c.lease_expires_at <= NOW).label("is_over"))
+    .where(RUNNING)
+    .order_by(jobs.c.seq)
 )
 GET = select(jobs).where(jobs.c.id == bindparam("job_id"))
 KEEP_RESULT = update(batch_requests).where(batch_requests.c.job_id == bindparam("run_id"))
@@ -194,7 +209,6 @@ class Jobs:
         None when there is none that nobody asked to cancel, of at least that priority and not at
         home in another process, or when `engine` runs one already.
         """
-        now = time.time()
         values = {
             "state": JobState.RUNNING,
             "owner": owner,
@@ -203,8 +217,7 @@ class Jobs:
             "for_engine": engine,
             "for_model": model,
             "least_priority": least,
-            "started_at": now,
-            "lease_expires_at": now + lease_seconds,
+            "lease_seconds": lease_seconds,
         }
         if only is None:
             found = await self._db.execute(CLAIM, values)
@@ -215,8 +228,7 @@ class Jobs:
 
     async def beat(self, job: Job, lease_seconds: float) -> bool:
         """Hold a claimed job for `lease_seconds` from now; False when the lease was lost."""
-        values = _held_as(job) | {"lease_expires_at": time.time() + lease_seconds}
-        return await self._changes(UPDATE_HELD, values)
+        return await self._changes(BEAT, _held_as(job) | {"lease_seconds": lease_seconds})
 
     async def finish(
         self,
@@ -238,7 +250,6 @@ class Jobs:
         """
         values = _held_as(job) | {
             "state": state,
-            "finished_at": time.time(),
             "stop_reason": stop_reason,
             "error_type": error_type,
             "error_message": error_message,
@@ -283,7 +294,7 @@ class Jobs:
 
         Returns the job as it is now, whatever its state; None for an unknown id.
         """
-        values = {"job_id": id, "cancel_requested_at": time.time(), "cancel_reason": reason}
+        values = {"job_id": id, "cancel_reason": reason}
         await self._changes(REQUEST_CANCEL, values)
         return await self.get(id)
 
@@ -325,6 +336,12 @@ class Jobs:
         async with self._db.read() as connection:
             return [_job(row) for row in (await connection.execute(statement)).mappings()]
 
+    async def queued_at_home(self) -> list[Job]:
+        """Queued jobs that only one process may run, and those that were asked to stop."""
+        return await self._select(
+            QUEUED, or_(jobs.c.home.is_not(None), jobs.c.cancel_requested_at.is_not(None))
+        )
+
     async def cancel_requests(self) -> list[Job]:
         """Queued and running jobs that somebody asked to stop, oldest first."""
         return await self._select(
@@ -333,12 +350,12 @@ class Jobs:
 
     async def orphans(self, is_alive: Callable[[str], bool]) -> list[Job]:
         """Running jobs whose owner is not alive or let the lease expire."""
-        now = time.time()
-        return [
-            job
-            for job in await self._select(RUNNING)
-            if (job.lease_expires_at or 0) <= now or not is_alive(job.owner or "")
-        ]
+        async with self._db.read() as connection:
+            return [
+                _job(row)
+                for row in (await connection.execute(LEASES)).mappings()
+                if row["is_over"] or not is_alive(row["owner"])
+            ]
 
     async def position(self, id: str) -> int | None:
         """The job's place in the queue, 1 for the next one; None when it is not queued."""
@@ -394,7 +411,7 @@ class Jobs:
         return (await self._db.execute(statement, values)).rowcount > 0
 
     async def _end_queued(self, id: str, **values: Any) -> bool:
-        return await self._changes(END_QUEUED, {"job_id": id, "finished_at": time.time(), **values})
+        return await self._changes(END_QUEUED, {"job_id": id, **values})
 
     # Last in the class: below it, `list` is this method.
     async def list(

@@ -5,6 +5,7 @@ Times are unix seconds (UTC) as REAL.
 """
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Dialect,
@@ -19,23 +20,28 @@ from sqlalchemy import (
 )
 
 metadata = MetaData()
+# 64 bits in both databases; SQLite knows one kind of whole number, and calls it so.
+Whole = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Prose(TypeDecorator[str]):
-    """Text that may quote what a client or a model said: halves of characters become "?"."""
+    """Text that may quote what a client or a model said.
+
+    Halves of characters, and the zero that PostgreSQL does not take, become "?".
+    """
 
     impl = Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return value and value.encode(errors="replace").decode()
+        return value and value.encode(errors="replace").decode().replace("\0", "?")
 
 
 jobs = Table(
     "jobs",
     metadata,
     # Arrival order. Wall clocks jump; this does not.
-    Column("seq", Integer, primary_key=True),
+    Column("seq", Whole, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
     Column("message_id", Text, nullable=False),
     Column("request_id", Text, nullable=False),
@@ -49,34 +55,34 @@ jobs = Table(
     Column("finished_at", Double),
     Column("owner", Text),
     Column("lease_expires_at", Double),
-    Column("attempt", Integer, nullable=False),
+    Column("attempt", Whole, nullable=False),
     Column("engine", Text),
     Column("cancel_requested_at", Double),
     Column("cancel_reason", Prose),
     Column("stop_reason", Text),
     Column("error_type", Text),
     Column("error_message", Prose),
-    Column("input_tokens", Integer, nullable=False),
-    Column("max_tokens", Integer, nullable=False),
-    Column("output_tokens", Integer),
-    Column("priority", Integer, nullable=False),
+    Column("input_tokens", Whole, nullable=False),
+    Column("max_tokens", Whole, nullable=False),
+    Column("output_tokens", Whole),
+    Column("priority", Whole, nullable=False),
     # The place in the round robin between API keys; -1 for what had begun and was queued again.
-    Column("turn", Integer, nullable=False),
+    Column("turn", Whole, nullable=False),
     Column("home", Text),
     Column("batch_id", Text, ForeignKey("batches.id")),
     Column("idempotency_key", Text),
     Column("request_sha256", Text),
-    Column("engine_deaths", Integer, nullable=False),
-    Column("lost_leases", Integer, nullable=False),
+    Column("engine_deaths", Whole, nullable=False),
+    Column("lost_leases", Whole, nullable=False),
 )
 
 batches = Table(
     "batches",
     metadata,
-    Column("seq", Integer, primary_key=True),
+    Column("seq", Whole, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
     Column("api_key", Text),
-    Column("total", Integer, nullable=False),
+    Column("total", Whole, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("expires_at", Double, nullable=False),
     Column("cancel_requested_at", Double),
@@ -90,7 +96,7 @@ batch_requests = Table(
     metadata,
     Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
     Column("batch_id", Text, ForeignKey("batches.id", ondelete="CASCADE"), nullable=False),
-    Column("place", Integer, nullable=False),
+    Column("place", Whole, nullable=False),
     Column("custom_id", Text, nullable=False),
     Column("params", LargeBinary),
     Column("result", LargeBinary),
@@ -105,12 +111,12 @@ discarded_records = Table(
 job_history = Table(
     "job_history",
     metadata,
-    Column("seq", Integer, primary_key=True),
+    Column("seq", Whole, primary_key=True),
     Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("at", Double, nullable=False),
     Column("from_state", Text),
     Column("to_state", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
+    Column("attempt", Whole, nullable=False),
     Column("owner", Text),
 )
 
@@ -123,10 +129,10 @@ telemetry = Table(
     Column("prefill_seconds", Double, nullable=False),
     Column("decode_seconds", Double, nullable=False),
     Column("engine_seconds", Double, nullable=False),
-    Column("input_tokens", Integer, nullable=False),
-    Column("output_tokens", Integer, nullable=False),
-    Column("prefilled_tokens", Integer, nullable=False),
-    Column("peak_memory_bytes", Integer),
+    Column("input_tokens", Whole, nullable=False),
+    Column("output_tokens", Whole, nullable=False),
+    Column("prefilled_tokens", Whole, nullable=False),
+    Column("peak_memory_bytes", Whole),
     Column("first_token_seconds", Double),
     Column("longest_step_seconds", Double),
 )

@@ -1,6 +1,6 @@
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +8,27 @@ import pytest
 
 from storage.database import Database
 from storage.jobs import Jobs, NewJob
+from tests.support.postgres import Server, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Where a database is; what uses it is tested with both kinds."""
+    if request.param == "SQLite":
+        return tmp_path / "mererun.db"
+    server: Server = request.getfixturevalue("postgres")
+    return server.empty_queue()
 
 
 @pytest.fixture
-async def db(tmp_path: Path) -> AsyncIterator[Database]:
-    async with Database.open(tmp_path / "mererun.db") as database:
+async def db(place: Path | str) -> AsyncIterator[Database]:
+    async with Database.open(place) as database:
         yield database
 
 

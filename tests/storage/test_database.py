@@ -24,6 +24,11 @@ pytestmark = pytest.mark.anyio
 CHILDREN = str(Path(__file__).with_name("children.py"))
 
 
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "mererun.db"
+
+
 def row(id: str = "a") -> dict[str, object]:
     return {
         "id": id,

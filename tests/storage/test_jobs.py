@@ -1,3 +1,4 @@
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -77,7 +78,6 @@ async def test_the_database_allows_the_moves_of_the_table_and_no_other(
         (JobState.QUEUED, "state = 'running'"),
         (JobState.QUEUED, "state = 'cancelled'"),
         (JobState.QUEUED, "state = 'asleep'"),
-        (JobState.QUEUED, "streaming = 2"),
         (JobState.QUEUED, "input_tokens = -1"),
         (JobState.RUNNING, "owner = NULL"),
         (JobState.RUNNING, "engine = NULL"),
@@ -119,9 +119,10 @@ async def test_an_engine_runs_one_job_whoever_writes(
 ) -> None:
     await claimed(jobs, new_job())
     await jobs.insert(new_job(id="b"))
-    with pytest.raises(IntegrityError, match=r"jobs\.engine"):
+    with pytest.raises(IntegrityError, match="engine"):
         await run_sql(
-            db, f"UPDATE jobs SET state = 'running', {RUN}, engine = 'engine' WHERE id = 'b'"
+            db,
+            f"UPDATE jobs SET state = 'running', {RUN} WHERE id = 'b'".replace("'e'", "'engine'"),
         )
     assert await jobs.claim("me", "engine", 30, model="m") is None
     assert await jobs.claim("me", "other", 30, model="m") is not None
@@ -353,10 +354,12 @@ async def test_the_queue_tells_each_job_its_place(jobs: Jobs, new_job: NewJobs) 
 )
 async def test_the_common_questions_have_an_index(db: Database, where: str, index: str) -> None:
     async with db.read() as connection:
-        plan = await connection.execute(
-            text(f"EXPLAIN QUERY PLAN SELECT * FROM jobs WHERE {where}")
-        )
-        assert f"INDEX {index}" in " ".join(row.detail for row in plan)
+        if db.shared:
+            # Which for a table without rows it would prefer.
+            await connection.execute(text("SET LOCAL enable_seqscan = off"))
+        explain = "EXPLAIN" if db.shared else "EXPLAIN QUERY PLAN"
+        plan = await connection.execute(text(f"{explain} SELECT * FROM jobs WHERE {where}"))
+        assert re.search(rf"(?i)(index|scan) (using |on )?{index}\b", "\n".join(map(str, plan)))
 
 
 async def test_pruned_jobs_take_their_history_along(
@@ -372,7 +375,7 @@ async def test_pruned_jobs_take_their_history_along(
 
 async def test_a_message_with_half_a_character_is_stored(jobs: Jobs, new_job: NewJobs) -> None:
     await jobs.insert(new_job(id="a"))
-    assert await jobs.interrupt_queued("a", "cut \ud83d")
+    assert await jobs.interrupt_queued("a", "cut \ud83d, zero \0")
     job = await jobs.get("a")
     assert job is not None
-    assert job.error_message == "cut ?"
+    assert job.error_message == "cut ?, zero ?"
