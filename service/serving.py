@@ -25,21 +25,23 @@ from service.descriptors import allow_descriptors
 from service.errors import ApiError
 from service.listener import listen, url_of
 from service.load_progress import load_progress
-from service.prompts import Prompts
+from service.preparation import Preparation
 from service.scheduling.admission import Admission
 from service.scheduling.cancellation import Cancellation
+from service.scheduling.finishing import Finishing
+from service.scheduling.housekeeping import Housekeeping
 from service.scheduling.live_job import Ending
-from service.scheduling.recovery import recover
-from service.scheduling.scheduler import Scheduler
+from service.scheduling.revival import Revival
+from service.scheduling.scheduler import Claimer, Scheduler
 from service.settings import LOOPBACK_HOSTS, Settings
 from storage import data_dir
+from storage.batches import Batches
 from storage.database import Database
 from storage.jobs import Jobs, JobState
-from storage.owner import is_alive, this_process
+from storage.owner import this_process
 
 logger = logging.getLogger("mererun")
 
-_ENGINE_NAME = "engine-0"
 _SHUTTING_DOWN = ApiError.overloaded("the service is shutting down; send the request again", 10)
 # What is left after the drain: telling readers, closing records, ending the engine.
 _LAST_SECONDS = 1.8
@@ -77,36 +79,48 @@ async def serve(
         listener = stack.enter_context(listen(settings))
         if settings.ready_file is not None:
             stack.enter_context(_ready_file(settings.ready_file))
-        db = await stack.enter_async_context(Database.open(settings.data_dir / "mererun.db"))
-        jobs = Jobs(db)
-        await recover(jobs, settings.data_dir, is_alive)
+        db = await stack.enter_async_context(Database.open(settings.database))
+        jobs, batches = Jobs(db), Batches(db)
+        housekeeping = Housekeeping(db, jobs, batches, settings)
+        await housekeeping.at_start()
         engine = EngineHost(
             str(checkpoint.path),
             stall_seconds=settings.engine_stall_seconds,
             command=engine_command,
         )
+        context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
+        max_output_tokens = min(settings.max_output_tokens or context_tokens, context_tokens)
+        preparation = Preparation(
+            checkpoint,
+            family,
+            context_tokens=context_tokens,
+            max_output_tokens=max_output_tokens,
+        )
+        owner = this_process()
         scheduler = Scheduler(
             jobs,
             engine,
-            owner=this_process(),
-            engine_name=_ENGINE_NAME,
-            lease_seconds=settings.lease_seconds,
+            Claimer(owner, f"engine-0 of {owner}", checkpoint.id, settings.lease_seconds),
+            Finishing(jobs),
+            Revival(jobs, batches, preparation, settings.data_dir, content=settings.record_content),
         )
         cancellation = Cancellation(db, jobs, scheduler)
-        context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
         core = Core(
             settings=settings,
             checkpoint=checkpoint,
             family=family,
             db=db,
             jobs=jobs,
+            batches=batches,
             engine=engine,
             scheduler=scheduler,
             cancellation=cancellation,
-            admission=Admission(settings, checkpoint, family, jobs, scheduler, cancellation),
-            prompts=Prompts(family, context_tokens),
+            admission=Admission(
+                settings, checkpoint.id, owner, preparation, jobs, scheduler, cancellation
+            ),
+            preparation=preparation,
             context_tokens=context_tokens,
-            max_output_tokens=min(settings.max_output_tokens or context_tokens, context_tokens),
+            max_output_tokens=max_output_tokens,
         )
         url = url_of(listener)
         shutdown = Shutdown(core)
@@ -114,6 +128,7 @@ async def serve(
             tasks.start_soon(engine.run)
             tasks.start_soon(scheduler.run)
             tasks.start_soon(cancellation.run)
+            tasks.start_soon(housekeeping.run)
             tasks.start_soon(shutdown.on_signals)
             tasks.start_soon(_announce_when_ready, core, url, announce, shutdown)
             # From here on it is hypercorn's to close.
@@ -156,6 +171,7 @@ class Shutdown:
         _exit_for_certain(drain_seconds + _LAST_SECONDS, 0 if self.start_error is None else 2)
         self._begun = True
         self._drain.deadline = anyio.current_time() + drain_seconds
+        await core.scheduler.leave_background()
         with self._drain:
             await core.scheduler.idle()
         with anyio.move_on_after(_LAST_SECONDS / 3):

@@ -29,6 +29,7 @@ class Settings:
     api_key_file: Path | None = None
     ready_file: Path | None = None
     record_content: bool = True
+    database_url: str | None = None  # by default a SQLite file in the data folder
 
     queue_limit: int = 1000
     # Clients give up after 300 s of silence; half of the 10 s promised leaves room for a busy loop.
@@ -40,6 +41,14 @@ class Settings:
     engine_stall_seconds: float = 120.0
     drain_seconds: float = 10.0
     body_limit_bytes: int = 32 << 20  # the API's own limit
+
+    # How often what is due with time is looked for: expired batches, lost leases, old runs.
+    housekeeping_seconds: float = 30.0
+
+    @property
+    def database(self) -> Path | str:
+        """Where the jobs are: `storage.database.Database.open` takes it."""
+        return self.database_url or self.data_dir / "mererun.db"
 
     @property
     def models_dir(self) -> Path:

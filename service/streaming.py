@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import anyio
 
-from service.scheduling.live_job import LiveJob
+from service.scheduling.live_job import Reading
 from service.scheduling.recorded import message_of
 from service.scheduling.relay import Answered, Broken, Event, TextDelta
 from service.wire import events
@@ -17,14 +17,14 @@ SSE_HEADERS = {
 }
 
 
-async def stream(live: LiveJob, request_id: str, ping_seconds: float) -> AsyncIterator[bytes]:
+async def stream(reading: Reading, request_id: str, ping_seconds: float) -> AsyncIterator[bytes]:
     """The events of one answer. `message_start` comes at once, with the exact count of the
     prompt; then a ping whenever nothing else came for `ping_seconds`."""
-    usage = Usage(input_tokens=live.input_tokens, output_tokens=0)
-    yield events.encode(events.message_start(live.message_id, live.model, usage))
+    usage = Usage(input_tokens=reading.input_tokens, output_tokens=0)
+    yield events.encode(events.message_start(reading.message_id, reading.model, usage))
     seen, opened = 0, False
     while True:
-        news = await _news(live, seen, ping_seconds)
+        news = await _news(reading, seen, ping_seconds)
         if not news:
             yield events.encode(events.ping())
             continue
@@ -39,7 +39,7 @@ async def stream(live: LiveJob, request_id: str, ping_seconds: float) -> AsyncIt
             case Answered(stop_reason, stop_sequence, output_tokens):
                 if opened:
                     yield events.encode(events.content_block_stop(0))
-                usage = Usage(input_tokens=live.input_tokens, output_tokens=output_tokens)
+                usage = Usage(input_tokens=reading.input_tokens, output_tokens=output_tokens)
                 yield events.encode(events.message_delta(stop_reason, stop_sequence, usage))
                 yield events.encode(events.message_stop())
                 return
@@ -50,20 +50,20 @@ async def stream(live: LiveJob, request_id: str, ping_seconds: float) -> AsyncIt
                 continue
 
 
-async def whole(live: LiveJob) -> Message:
+async def whole(reading: Reading) -> Message:
     """The complete answer. Raises ApiError if there is none."""
     seen, texts = 0, list[str]()
     while True:
-        news = await live.relay.after(seen)
+        news = await reading.relay.after(seen)
         seen += len(news)
         texts.append(_text(news))
         match news[-1]:
             case Answered(stop_reason, stop_sequence, output_tokens):
                 return message_of(
-                    live.message_id,
-                    live.model,
+                    reading.message_id,
+                    reading.model,
                     "".join(texts),
-                    input_tokens=live.input_tokens,
+                    input_tokens=reading.input_tokens,
                     output_tokens=output_tokens,
                     stop_reason=stop_reason,
                     stop_sequence=stop_sequence,
@@ -74,9 +74,9 @@ async def whole(live: LiveJob) -> Message:
                 continue
 
 
-async def _news(live: LiveJob, seen: int, seconds: float) -> Sequence[Event]:
+async def _news(reading: Reading, seen: int, seconds: float) -> Sequence[Event]:
     with anyio.move_on_after(seconds):
-        return await live.relay.after(seen)
+        return await reading.relay.after(seen)
     return ()
 
 

@@ -94,6 +94,14 @@ class RunRecord:
             self._release()
             self._events = None
 
+    def reopen(self) -> None:
+        """Take the end of the record back, since the run goes on."""
+        with _explained(self.path):
+            # The response says that the record is closed, so it goes first.
+            for name in ("response.json", "telemetry.json"):
+                for file in (self.path / name, _temporary(self.path / name)):
+                    file.unlink(missing_ok=True)
+
     @property
     def closed(self) -> bool:
         """Whether the run came to its end, whatever end that was."""

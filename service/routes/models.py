@@ -25,7 +25,7 @@ class ModelRoutes:
         )
 
     async def show_model(self, model_id: str) -> Response:
-        self._core.check_model(unquote(model_id))
+        self._core.preparation.check_model(unquote(model_id))
         return jsonify(self._describe())
 
     def _describe(self) -> dict[str, Any]:

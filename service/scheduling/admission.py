@@ -1,42 +1,47 @@
-"""From a prepared prompt to a persisted, queued job."""
+"""From a prepared prompt to a persisted, queued job; or to the one that was asked for before."""
 
 import asyncio
-import secrets
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from anyio import to_thread
 
-from models.catalog import Checkpoint
 from models.engine.protocol import Run
-from models.families.family import Family, PreparedPrompt
+from models.families.family import PreparedPrompt
 from service.errors import ApiError
 from service.ids import new_suffix
+from service.preparation import Preparation
 from service.scheduling.cancellation import Cancellation
 from service.scheduling.journal import Journal
-from service.scheduling.live_job import LiveJob
+from service.scheduling.live_job import LiveJob, Reading
+from service.scheduling.recorded import reading_of
 from service.scheduling.scheduler import Scheduler
 from service.settings import Settings
 from service.wire.requests import MessagesRequest
 from storage.errors import StorageError
-from storage.jobs import Jobs, NewJob
+from storage.jobs import DuplicateKey, Jobs, JobState, NewJob
 from storage.redaction import redact, shapes
 from storage.run_records import RunRecord, record_path
 from storage.to_the_end import to_the_end
 
 _RETRY_AFTER_SECONDS = 10
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the id of the request, and of the key it came with."""
+    """Who asks: the id of the request, and of the key it came with.
+
+    `idempotency_key` makes it one request with all that have the same; `request_sha256` is the
+    digest of the body, so that it can be told whether they are.
+    """
 
     request_id: str
     api_key: str | None
+    idempotency_key: str | None = None
+    request_sha256: str | None = None
 
 
 class Admission:
@@ -45,15 +50,17 @@ class Admission:
     def __init__(
         self,
         settings: Settings,
-        checkpoint: Checkpoint,
-        family: Family,
+        model: str,
+        owner: str,
+        preparation: Preparation,
         jobs: Jobs,
         scheduler: Scheduler,
         cancellation: Cancellation,
     ) -> None:
         self._settings = settings
-        self._checkpoint = checkpoint
-        self._family = family
+        self._model = model
+        self._owner = owner
+        self._preparation = preparation
         self._jobs = jobs
         self._scheduler = scheduler
         self._cancellation = cancellation
@@ -65,23 +72,44 @@ class Admission:
         request: MessagesRequest,
         prompt: PreparedPrompt,
         caller: Caller,
-    ) -> LiveJob:
-        """Queue the job. Raises ApiError 529 when there is no place, StorageError.
+    ) -> Reading:
+        """Queue the job, or join that of the same idempotency key. Raises ApiError 400 when the
+        prompt does not fit or the key is another request's, 529 when there is no place;
+        StorageError.
 
-        The job belongs to the calling task: when that ends before the job does, because its client
-        has gone, the job is cancelled.
+        The job belongs to the tasks that called: when the last of them ends before the job does,
+        because its client has gone, the job is cancelled.
         """
         _check_caller()
-        self._check_room()
+        while True:
+            joined = await self._joined(caller) if caller.idempotency_key else None
+            if joined is not None:
+                return joined
+            self._check_room()
+            try:
+                return await self._admitted(received, request, prompt, caller)
+            except DuplicateKey:  # the same request came in meanwhile
+                continue
+
+    async def _admitted(
+        self,
+        received: dict[str, Any],
+        request: MessagesRequest,
+        prompt: PreparedPrompt,
+        caller: Caller,
+    ) -> Reading:
         suffix, now = new_suffix(), time.time()
-        run = self._run_of(f"run_{suffix}", request, prompt)
+        run = self._preparation.run(f"run_{suffix}", request, prompt, caller.api_key or "")
         record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
+        stops = list(request.stop_sequences or ())
         live = LiveJob(
             run=run,
             message_id=f"msg_{suffix}",
-            model=self._checkpoint.id,
-            parser=self._family.parser(request.stop_sequences or ()),
+            model=self._model,
+            answer=self._preparation.answer(run, stops),
             journal=Journal(record, content=self._settings.record_content),
+            is_background=False,
+            queued_at=now,
         )
         live.journal.write("admitted", request_id=caller.request_id)
         new = NewJob(
@@ -95,13 +123,16 @@ class Admission:
             created_at=now,
             input_tokens=live.input_tokens,
             max_tokens=run.max_tokens,
+            home=self._owner,
+            idempotency_key=caller.idempotency_key,
+            request_sha256=caller.request_sha256,
         )
         self._scheduler.live[run.job] = live
-        _when_done(lambda: self._cancellation.reader_gone(run.job))
+        self._belongs_to_this_task(live)
 
         async def write() -> None:
             try:
-                await to_thread.run_sync(self._create_record, run, received, request, now)
+                await to_thread.run_sync(self._create_record, run, stops, received, now)
                 await self._insert(new, record)
             except BaseException:
                 self._scheduler.forget(run.job)
@@ -109,13 +140,48 @@ class Admission:
 
         # Its client may go at any moment; half an admission would leave half a job.
         await to_the_end(write)
-        self._scheduler.wake()
-        return live
+        await self._scheduler.admitted(live)
+        return live.reading
+
+    async def _joined(self, caller: Caller) -> Reading | None:
+        """The job of the caller's idempotency key, unless it came to nothing."""
+        while True:
+            job = await self._jobs.with_key(caller.api_key, caller.idempotency_key or "")
+            if job is None:
+                return None
+            if job.request_sha256 != caller.request_sha256:
+                raise ApiError.invalid(
+                    "idempotency-key: another request was sent with it; use a new key"
+                )
+            if job.state is JobState.SUCCEEDED:
+                record = RunRecord.at(self._settings.data_dir / job.record)
+                return await to_thread.run_sync(reading_of, job, record)
+            live = self._scheduler.find(job.id)
+            if live is None:
+                raise ApiError.overloaded(
+                    "the request with this idempotency-key is answered by another service",
+                    _RETRY_AFTER_SECONDS,
+                )
+            if live.ending is None or live.ending.state is JobState.QUEUED:
+                live.journal.write("joined", request_id=caller.request_id)
+                self._belongs_to_this_task(live)
+                return live.reading
+            await self._scheduler.gone(live)
+
+    def _belongs_to_this_task(self, live: LiveJob) -> None:
+        live.readers += 1
+
+        def left() -> None:
+            live.readers -= 1
+            if live.readers == 0:
+                self._cancellation.reader_gone(live.id)
+
+        _when_done(left)
 
     async def _insert(self, new: NewJob, record: RunRecord) -> None:
         try:
             await self._jobs.insert(new)
-        except StorageError:
+        except (StorageError, DuplicateKey):
             await to_thread.run_sync(lambda: shutil.rmtree(record.path, ignore_errors=True))
             raise
 
@@ -128,45 +194,17 @@ class Admission:
                 _RETRY_AFTER_SECONDS,
             )
 
-    def _run_of(self, job: str, request: MessagesRequest, prompt: PreparedPrompt) -> Run:
-        defaults = self._checkpoint.sampling
-        return Run(
-            job=job,
-            max_tokens=request.max_tokens,
-            temperature=_first(request.temperature, defaults.temperature),
-            top_p=_first(request.top_p, defaults.top_p),
-            # Whatever exceeds the vocabulary limits nothing, as 0 does.
-            top_k=min(_first(request.top_k, defaults.top_k), self._checkpoint.vocabulary),
-            seed=_first(request.seed, secrets.randbits(63)),
-            stop_ids=tuple(sorted(self._family.stop_ids)),
-            prompt=prompt.ids,
-        )
-
     def _create_record(
-        self, run: Run, received: dict[str, Any], request: MessagesRequest, now: float
+        self, run: Run, stop_sequences: list[str], received: dict[str, Any], now: float
     ) -> None:
         content = self._settings.record_content
         kept = redact(received)
-        prompt = {
-            "model": self._checkpoint.id,
-            "weights_sha256": self._checkpoint.weights_sha256,
-            "family": self._family.name,
-            "tokens": len(run.prompt),
-            "ids": run.prompt.tolist() if content else None,
-            "max_tokens": run.max_tokens,
-            "temperature": run.temperature,
-            "top_p": run.top_p,
-            "top_k": run.top_k,
-            "seed": run.seed,
-            "stop_ids": list(run.stop_ids),
-            "stop_sequences": len(request.stop_sequences or ()),
-        }
         RunRecord.create(
             self._settings.data_dir,
             run.job,
             now,
             request=kept if content else shapes(kept),
-            prompt=prompt,
+            prompt=self._preparation.recorded(run, stop_sequences, content=content),
         )
 
 
@@ -185,7 +223,3 @@ def _this_task() -> asyncio.Task[Any]:
     task = asyncio.current_task()
     assert task is not None
     return task
-
-
-def _first(given: T | None, default: T) -> T:
-    return default if given is None else given

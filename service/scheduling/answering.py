@@ -4,32 +4,36 @@ import logging
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
+from enum import Enum, auto
 
-from models.engine.host import EngineError, EngineHost
-from models.engine.protocol import Failed, Finished, Loading, Prefill, Stats, Tokens
+from models.engine.host import EngineDied, EngineError, EngineHost, EngineUnavailable
+from models.engine.protocol import Failed, Finished, Loading, Prefill, Tokens
 from service.errors import ApiError
 from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.relay import Answered, TextDelta
-from service.wire.responses import StopReason
 from storage.jobs import JobState
 
 logger = logging.getLogger("mererun.answering")
 
 # Endings that change nothing once the answer is complete.
-_TOO_LATE = frozenset({JobState.CANCELLED, JobState.INTERRUPTED})
-_STOP_REASONS: dict[str, StopReason] = {"stop": "end_turn", "length": "max_tokens"}
+_TOO_LATE = frozenset({JobState.CANCELLED, JobState.INTERRUPTED, JobState.QUEUED})
+_YIELDED = ApiError.internal("the run makes room for another")
+
+
+class Fault(Enum):
+    """What of a failure is the engine's own."""
+
+    ENGINE_DIED = auto()
+    ENGINE_UNAVAILABLE = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended: with an answer, or with an ending that says why there is none."""
+    """How a job left the engine: with an answer, or with an ending that says why there is none."""
 
     answered: Answered | None
     ending: Ending | None
-    text: str
-    output_tokens: int
-    load_seconds: float
-    stats: Stats
+    fault: Fault | None = None
 
     @property
     def state(self) -> JobState:
@@ -41,100 +45,102 @@ class Outcome:
 
 
 class Answering:
-    """Collects one answer while the engine generates it."""
+    """Takes one answer further, as far as the engine gets this time."""
 
     def __init__(self, engine: EngineHost, live: LiveJob) -> None:
         self._engine = engine
         self._live = live
-        self._parts: list[str] = []
-        self._output_tokens = 0
-        self._stop_sequence: str | None = None
-        self._load_seconds = 0.0
-        self._finished: Finished | None = None
         self._failure: Ending | None = None
+        self._fault: Fault | None = None
+        self._finished: Finished | None = None
 
     async def run(self) -> None:
         """Until the engine has said its last word; what came of it is the `outcome`."""
         try:
-            await self._generate()
-        except EngineError as error:
-            self._failure = Ending(JobState.FAILED, ApiError.internal(str(error)))
+            if self._live.answer.stop_reason is None:
+                await self._generate_or_fail()
+            if self._live.answer.stop_reason or not (self._failure or self._is_suspended):
+                self._show([], self._live.answer.end())
         except Exception:
             # A fault of ours in one answer costs that answer, and no other.
             logger.exception("run %s failed", self._live.id)
             error = ApiError.internal("an internal fault; the service's log has it under this run")
             self._failure = Ending(JobState.FAILED, error)
 
+    @property
+    def _is_suspended(self) -> bool:
+        return self._finished is not None and self._finished.reason == "suspended"
+
+    async def _generate_or_fail(self) -> None:
+        try:
+            await self._generate()
+        except EngineError as error:
+            self._failure = Ending(JobState.FAILED, ApiError.internal(str(error)))
+            if isinstance(error, EngineDied):
+                self._fault = Fault.ENGINE_DIED
+            elif isinstance(error, EngineUnavailable):
+                self._fault = Fault.ENGINE_UNAVAILABLE
+
     async def _generate(self) -> None:
-        started = time.perf_counter()
-        async with aclosing(self._engine.generate(self._live.run)) as events:
+        live, started = self._live, time.perf_counter()
+        loaded_before = live.load_seconds
+        async with aclosing(self._engine.generate(live.rest)) as events:
             async for event in events:
                 match event:
                     case Loading(done, total):
-                        self._load_seconds = time.perf_counter() - started
-                        self._live.journal.write("loading", done=done, total=total)
-                        if self._live.ending is not None:
+                        live.load_seconds = loaded_before + time.perf_counter() - started
+                        live.journal.write("loading", done=done, total=total)
+                        if live.ending is not None:
                             return
                     case Prefill(_, done, total):
-                        self._live.journal.write("prefill", done=done, total=total)
-                        if self._live.ending is not None:
+                        live.prefilled_tokens = done
+                        live.journal.write("prefill", done=done, total=total)
+                        if live.ending is not None:
                             # Asked for when this engine had not heard of the run.
-                            await self._engine.cancel(self._live.id)
+                            await leave(self._engine, live)
                     case Tokens(_, ids):
                         await self._take(ids.tolist())
                     case Finished():
                         self._finished = event
+                        live.stats = live.stats.plus(event.stats)
                     case Failed():  # raised by the engine host
                         pass
-        if self._stop_sequence is None:
-            last = self._live.parser.flush()
-            self._stop_sequence = last.stop_sequence
-            self._show([], last.text)
 
     async def _take(self, ids: list[int]) -> None:
-        """Show the text of the ids; those after the one that completed a stop sequence were
-        decoded in vain, and count for nothing."""
-        if self._stop_sequence is not None:
-            return
-        taken: list[int] = []
-        texts: list[str] = []
-        for token in ids:
-            taken.append(token)
-            if token in self._live.run.stop_ids:
-                break
-            parsed = self._live.parser.feed(token)
-            texts.append(parsed.text)
-            self._stop_sequence = parsed.stop_sequence
-            if self._stop_sequence is not None:
-                await self._engine.cancel(self._live.id)
-                break
-        self._output_tokens += len(taken)
-        self._show(taken, "".join(texts))
+        live = self._live
+        live.prefilled_tokens = live.input_tokens
+        self._show(*live.answer.take(ids))
+        if live.answer.stop_sequence is not None:
+            await self._engine.cancel(live.id)
+        elif live.quantum is not None and len(live.answer.ids) >= live.quantum:
+            live.quantum = None
+            live.ending = live.ending or Ending(JobState.QUEUED, _YIELDED)
+            await leave(self._engine, live)
 
     def _show(self, ids: list[int], text: str) -> None:
         if ids or text:
             self._live.journal.write_tokens(ids, text)
         if text:
-            self._parts.append(text)
             self._live.relay.publish(TextDelta(text))
 
     def outcome(self) -> Outcome:
-        ending = self._live.ending or self._failure
-        answered = None
-        if self._finished is not None:
-            reason = _STOP_REASONS.get(self._finished.reason)
-            if self._stop_sequence is not None:
-                reason = "stop_sequence"
-            if reason and (ending is None or ending.state in _TOO_LATE):
-                answered = Answered(reason, self._stop_sequence, self._output_tokens)
-        if answered is None and ending is None:
+        live, finished = self._live, self._finished
+        answer = live.answer
+        ending = live.ending or self._failure
+        if finished is not None and finished.reason == "length" and answer.stop_reason is None:
+            answer.stop_reason = "max_tokens"  # of no tokens at all
+        if answer.stop_reason and (live.ending is None or live.ending.state in _TOO_LATE):
+            answered = Answered(answer.stop_reason, answer.stop_sequence, len(answer.ids))
+            return Outcome(answered, None)
+        if ending is None:
             error = ApiError.internal("the engine ended the run without being asked to")
             ending = Ending(JobState.FAILED, error)
-        return Outcome(
-            answered,
-            None if answered else ending,
-            "".join(self._parts),
-            self._output_tokens,
-            self._load_seconds,
-            self._finished.stats if self._finished else Stats(),
-        )
+        return Outcome(None, ending, self._fault if live.ending is None else None)
+
+
+async def leave(engine: EngineHost, live: LiveJob) -> None:
+    """Have the engine let go of a run: for good, or so that it can go on where it was."""
+    if live.ending is not None and live.ending.state is JobState.QUEUED:
+        await engine.suspend(live.id)
+    else:
+        await engine.cancel(live.id)

@@ -15,8 +15,6 @@ from storage.to_the_end import to_the_end
 
 logger = logging.getLogger("mererun.cancellation")
 
-# How often other processes' commits are looked for. One pragma each time; nothing while idle.
-_WATCH_SECONDS = 0.1
 _RETRY_SECONDS = 1.0  # while the database cannot be read: the log says so each time
 CLIENT_GONE = "the client disconnected"
 
@@ -32,7 +30,7 @@ class Cancellation:
 
     def reader_gone(self, job_id: str) -> None:
         """The connection that a job answers has ended. Never waits: its task may be dying."""
-        if job_id in self._scheduler.live and self._tasks is not None:
+        if self._scheduler.find(job_id) is not None and self._tasks is not None:
             self._tasks.start_soon(self._stop_unread, job_id)
 
     async def request(self, job_id: str, reason: str) -> None:
@@ -58,21 +56,17 @@ class Cancellation:
             await self._request(job_id, CLIENT_GONE)
         except StorageError as error:
             logger.error("%s", error)
-            live = self._scheduler.live.get(job_id)
+            live = self._scheduler.find(job_id)
             if live is not None:  # whatever the database says, the engine has better to do
                 await self._scheduler.stop(live, _ending(CLIENT_GONE))
 
     async def _watch_database(self) -> None:
-        changed = False
         while True:
-            await anyio.sleep(_WATCH_SECONDS)
             try:
-                if self._scheduler.live:
-                    changed = await self._db.external_change() or changed
-                if changed:
-                    for job in await self._jobs.cancel_requests():
-                        await self._act(job)
-                    changed = False
+                await self._db.changed()
+                self._scheduler.look_again()
+                for job in await self._jobs.cancel_requests():
+                    await self._act(job)
             except StorageError as error:
                 logger.error("%s", error)
                 await anyio.sleep(_RETRY_SECONDS)
@@ -81,11 +75,11 @@ class Cancellation:
         if job.cancel_requested_at is None:  # it had ended before the request came
             return
         ending = _ending(job.cancel_reason)
-        live = self._scheduler.live.get(job.id)
+        running = self._scheduler.running
         if job.state is JobState.QUEUED:
-            await self._scheduler.cancel_queued(job.id, ending)
-        elif job.state is JobState.RUNNING and live is not None:
-            await self._scheduler.stop(live, ending)
+            await self._scheduler.cancel_queued(job, ending)
+        elif running is not None and running.id == job.id:
+            await self._scheduler.stop(running, ending)
 
 
 def _ending(reason: str | None) -> Ending:

@@ -3,8 +3,12 @@
 from typing import Any
 
 from service.errors import ApiError
+from service.scheduling.live_job import Reading
+from service.scheduling.relay import Answered, Relay, TextDelta
 from service.wire.responses import Message, StopReason, Text, Usage
-from storage.jobs import JobState
+from storage.errors import StorageError
+from storage.jobs import Job, JobState
+from storage.run_records import RunRecord
 
 
 def message_of(
@@ -35,3 +39,51 @@ def recorded(state: JobState, message: Message, error: ApiError | None) -> dict[
         "message": message.as_json(),
         "error": {"type": error.type, "message": error.message} if error else None,
     }
+
+
+def reading_of(job: Job, record: RunRecord) -> Reading:
+    """The answer that a record holds, to be read again. Blocks.
+
+    Raises ApiError 400 when it was kept without its text, StorageError.
+    """
+    response = record.response()
+    if response is None:
+        raise StorageError(f"the record of {job.id} lost its answer; restore it from a copy")
+    message, relay = response["message"], Relay()
+    for block in message["content"]:
+        if not isinstance(block["text"], str):
+            raise ApiError.invalid(
+                "idempotency-key: the answer to the first request with it was not kept, since"
+                " this service records no content; use a new key"
+            )
+        relay.publish(TextDelta(block["text"]))
+    relay.publish(
+        Answered(
+            message["stop_reason"], message["stop_sequence"], message["usage"]["output_tokens"]
+        )
+    )
+    return Reading(job.id, job.message_id, job.model, job.input_tokens, relay)
+
+
+def close_unfinished(
+    job: Job, record: RunRecord, state: JobState, error: ApiError
+) -> dict[str, Any]:
+    """Close the record of a job that nobody has in memory. Returns its `response.json`.
+
+    Blocks. Raises StorageError, and what comes of a record that has not the shape of one.
+    """
+    tokens = [each for each in record.events() if each["event"] == "tokens"]
+    message = message_of(
+        job.message_id,
+        job.model,
+        "".join(each.get("text", "") for each in tokens),
+        input_tokens=job.input_tokens,
+        output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
+        stop_reason=None,
+        stop_sequence=None,
+    )
+    response = recorded(state, message, error)
+    if characters := sum(each.get("chars", 0) for each in tokens):  # recorded without content
+        response["message"]["content"] = [{"type": "text", "text": {"chars": characters}}]
+    record.close(response=response, telemetry=None)
+    return response

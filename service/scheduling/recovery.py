@@ -1,4 +1,4 @@
-"""Jobs whose process has gone: brought to an end that their records bear out."""
+"""Jobs whose process has gone: put back, or brought to an end that their records bear out."""
 
 import logging
 from collections.abc import Callable
@@ -8,9 +8,10 @@ from typing import Any
 from anyio import to_thread
 
 from service.errors import ApiError
-from service.scheduling.recorded import message_of, recorded
+from service.scheduling.recorded import close_unfinished
 from storage.errors import StorageError
 from storage.jobs import Job, Jobs, JobState
+from storage.json_text import to_json
 from storage.run_records import RunRecord
 from storage.telemetry import Telemetry
 
@@ -20,16 +21,24 @@ _WHILE_RUNNING = "the service ended while the run was going on"
 _WHILE_QUEUED = "the service ended before the run began"
 _DAMAGED = "the run's record has not the shape of one"
 _NO_RECORD = (LookupError, TypeError, ValueError, AttributeError)
+# Owners that are gone in the middle of one job: it may be the job that ends them.
+_MOST_LOST_LEASES = 5
+_QUARANTINED = f"quarantined: {_MOST_LOST_LEASES} services ended while it was running"
 
 
-async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -> int:
-    """End every job that a service which is gone left queued or running; returns how many.
+async def recover(
+    jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool], *, me: str | None = None
+) -> int:
+    """See to every job that a process which is gone left running or queued; returns how many.
 
-    To be called while holding the data folder's lock and before the first job is admitted: a
-    queued job then has no connection left to answer. A run whose record is closed has only lost
-    its row's last write, which is made up for; any other is `interrupted`.
+    `me` is the owner whose leases never end by the clock alone: a process knows itself to be
+    alive, however long the machine slept or its clock was set ahead.
+
+    A run whose record is closed has only lost its row's last write, which is made up for.
+    Background work is queued again; a run with a connection is `interrupted`, queued or not, since
+    its connection is gone.
     """
-    orphans = await jobs.orphans(is_alive)
+    orphans = [job for job in await jobs.orphans(is_alive) if job.owner != me]
     for job in orphans:
         try:
             await _release(jobs, job, data_dir)
@@ -38,58 +47,78 @@ async def recover(jobs: Jobs, data_dir: Path, is_alive: Callable[[str], bool]) -
             said = str(error) if isinstance(error, StorageError) else _DAMAGED
             logger.error("%s: %s", job.id, said)
             await jobs.finish(job, JobState.FAILED, error_type="api_error", error_message=said)
-    queued = await jobs.queued()
-    for job in queued:
+    left = [job for job in await jobs.queued_at_home() if _is_left(job, is_alive)]
+    for job in left:
         if job.cancel_requested_at is None:
             await jobs.interrupt_queued(job.id, _WHILE_QUEUED)
             continue
         try:
-            await to_thread.run_sync(_close_as_cancelled, job, data_dir)
+            await to_thread.run_sync(_close_cancelled, job, data_dir)
         except (StorageError, *_NO_RECORD) as error:
             logger.error("%s: %s", job.id, error)
         await jobs.cancel_queued(job.id)
-    if orphans or queued:
-        logger.info("ended %d runs that an earlier service left behind", len(orphans) + len(queued))
-    return len(orphans) + len(queued)
+    if orphans or left:
+        logger.info("saw to %d runs that an earlier service left behind", len(orphans) + len(left))
+    return len(orphans) + len(left)
+
+
+def _is_left(job: Job, is_alive: Callable[[str], bool]) -> bool:
+    if job.home is None:
+        return job.cancel_requested_at is not None
+    return not is_alive(job.home)
 
 
 async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
     record = RunRecord.at(data_dir / job.record)
     response = await to_thread.run_sync(record.response)
-    if response is None:
-        if job.cancel_requested_at is None:
-            await jobs.finish(
-                job, JobState.INTERRUPTED, error_type="api_error", error_message=_WHILE_RUNNING
-            )
+    if response is None and job.cancel_requested_at is not None:
+        response = await to_thread.run_sync(_close_cancelled, job, data_dir)
+    elif response is None and job.is_background:
+        if job.lost_leases + 1 < _MOST_LOST_LEASES:
+            await jobs.requeue(job, owner_died=True)
             return
-        response = await to_thread.run_sync(_close_as_cancelled, job, data_dir)
+        error = ApiError.internal(_QUARANTINED)
+        response = await to_thread.run_sync(_close, job, data_dir, JobState.FAILED, error)
+    elif response is None:
+        await jobs.finish(
+            job, JobState.INTERRUPTED, error_type="api_error", error_message=_WHILE_RUNNING
+        )
+        return
+    await _make_up(jobs, job, record, response)
+
+
+async def _make_up(
+    jobs: Jobs, job: Job, record: RunRecord, response: dict[str, Any] | None
+) -> None:
+    """Write the row's end as the record has it."""
+    if response is None:  # there is no record here
+        if job.cancel_requested_at is not None:
+            await jobs.finish(job, JobState.CANCELLED)
+        else:
+            await jobs.finish(
+                job, JobState.FAILED, error_type="api_error", error_message=_QUARANTINED
+            )
+        return
     telemetry = await to_thread.run_sync(record.telemetry)
     error: dict[str, str] = response["error"] or {}
+    state, message = JobState(response["state"]), response["message"]
     await jobs.finish(
         job,
-        JobState(response["state"]),
-        stop_reason=response["message"]["stop_reason"],
+        state,
+        stop_reason=message["stop_reason"],
         error_type=error.get("type"),
         error_message=error.get("message"),
-        output_tokens=response["message"]["usage"]["output_tokens"],
+        output_tokens=message["usage"]["output_tokens"],
         telemetry=Telemetry(**telemetry) if telemetry else None,
+        result=to_json(message) if job.batch_id and state is JobState.SUCCEEDED else None,
     )
 
 
-def _close_as_cancelled(job: Job, data_dir: Path) -> dict[str, Any]:
+def _close_cancelled(job: Job, data_dir: Path) -> dict[str, Any] | None:
+    return _close(job, data_dir, JobState.CANCELLED, ApiError.cancelled(job.cancel_reason))
+
+
+def _close(job: Job, data_dir: Path, state: JobState, error: ApiError) -> dict[str, Any] | None:
+    """None for a job that has no record here: it ran elsewhere, or was never prepared."""
     record = RunRecord.at(data_dir / job.record)
-    tokens = [each for each in record.events() if each["event"] == "tokens"]
-    message = message_of(
-        job.message_id,
-        job.model,
-        "".join(each.get("text", "") for each in tokens),
-        input_tokens=job.input_tokens,
-        output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
-        stop_reason=None,
-        stop_sequence=None,
-    )
-    response = recorded(JobState.CANCELLED, message, ApiError.cancelled(job.cancel_reason))
-    if characters := sum(each.get("chars", 0) for each in tokens):  # recorded without content
-        response["message"]["content"] = [{"type": "text", "text": {"chars": characters}}]
-    record.close(response=response, telemetry=None)
-    return response
+    return close_unfinished(job, record, state, error) if record.path.is_dir() else None

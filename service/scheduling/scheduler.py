@@ -1,90 +1,145 @@
 """Admits one job at a time to the engine, and brings each to its end."""
 
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
 from models.engine.host import EngineHost
-from models.engine.protocol import Stats
 from service.errors import ApiError
-from service.scheduling.answering import Answering, Outcome
+from service.scheduling.answering import Answering, Fault, Outcome, leave
+from service.scheduling.finishing import RETRY_SECONDS, Finishing, response_of
 from service.scheduling.lease import LeaseLost, keep_lease
 from service.scheduling.live_job import Ending, LiveJob
-from service.scheduling.recorded import message_of, recorded
+from service.scheduling.preemption import QUANTUM_TOKENS, preempts
 from service.scheduling.relay import Broken
+from service.scheduling.revival import Revival
 from storage.errors import StorageError
-from storage.jobs import Job, Jobs, JobState
-from storage.telemetry import Telemetry
+from storage.jobs import Job, Jobs, JobState, Priority
 
 logger = logging.getLogger("mererun.scheduler")
 
-_RETRY_SECONDS = 1.0  # after the database refused a claim, for instance on a full disk
+# A job that ends the engine this often is not run again: it would do so for ever.
+_MOST_ENGINE_DEATHS = 2
+_PREEMPTED = Ending(JobState.QUEUED, ApiError.internal("the run makes room for another"))
+_GONE = Ending(JobState.INTERRUPTED, ApiError.internal("nobody waits for the answer any more"))
+
+
+@dataclass(frozen=True, slots=True)
+class Claimer:
+    """Who claims, for which engine, jobs of which model, and for how long at a time."""
+
+    owner: str
+    engine: str
+    model: str
+    lease_seconds: float
 
 
 class Scheduler:
-    """The claim loop. `live` holds every job of this process that has not ended."""
+    """The claim loop. `live` holds every job of this process that has a connection."""
 
     def __init__(
-        self, jobs: Jobs, engine: EngineHost, *, owner: str, engine_name: str, lease_seconds: float
+        self, jobs: Jobs, host: EngineHost, claimer: Claimer, finishing: Finishing, revival: Revival
     ) -> None:
         self.live: dict[str, LiveJob] = {}
+        self.running: LiveJob | None = None
         self._jobs = jobs
-        self._engine = engine
-        self._owner = owner
-        self._engine_name = engine_name
-        self._lease_seconds = lease_seconds
+        self._host = host
+        self._claimer = claimer
+        self._finishing = finishing
+        self._revival = revival
+        # Background jobs that left the engine for others, by the attempt in which they did.
+        self._left: dict[str, tuple[int, LiveJob]] = {}
+        self._next: str | None = None  # for whom the running job has to leave
+        self._least = Priority.BACKGROUND
+        self._more = True  # whether others than `live` may wait in the queue
         self._wake = anyio.Event()
-        self._ended = anyio.Event()
-
-    def wake(self) -> None:
-        """There may be something to claim."""
         self._wake.set()
+        self._ended = anyio.Event()
 
     async def run(self) -> None:
         """Claim and run jobs until cancelled."""
         while True:
-            await self._wake.wait()
+            with anyio.move_on_after(RETRY_SECONDS if self._host.status.error else math.inf):
+                await self._wake.wait()
             self._wake = anyio.Event()
             try:
-                job = await self._jobs.claim(self._owner, self._engine_name, self._lease_seconds)
-                if job is not None:
-                    await self._run(job)
-                    if self.live:
-                        self.wake()
+                job = await self._claim()
+                if job is None:
+                    self._more = False
+                    continue
+                await self._run(job)
+                if self.live or self._more:
+                    self._wake.set()
             except StorageError as error:
                 logger.error("%s", error)
-                await anyio.sleep(_RETRY_SECONDS)
-                self.wake()
+                await anyio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def admitted(self, live: LiveJob) -> None:
+        """A job with a connection is queued; the running one may have to make room for it."""
+        running = self.running
+        if (
+            running is not None
+            and running.ending is None
+            and self._next is None
+            and preempts(live, running, anyio.current_time())
+        ):
+            self._next = live.id
+            live.quantum = None if running.is_background else QUANTUM_TOKENS
+            running.ending = _PREEMPTED
+            await leave(self._host, running)
+        self._wake.set()
+
+    def look_again(self) -> None:
+        """Somebody, perhaps another process, may have queued a job."""
+        self._more = True
+        self._wake.set()
+
+    def find(self, job_id: str) -> LiveJob | None:
+        """The job, if this process has it in memory."""
+        if self.running is not None and self.running.id == job_id:
+            return self.running
+        return self.live.get(job_id) or self._left.get(job_id, (0, None))[1]
 
     async def stop(self, live: LiveJob, ending: Ending) -> None:
-        """End a running job before its answer is complete; the first ending given stands."""
-        live.ending = live.ending or ending
-        await self._engine.cancel(live.id)
+        """End a running job before its answer is complete; the first end given stands."""
+        if live.ending is None or live.ending.state is JobState.QUEUED:
+            live.ending = ending
+        await leave(self._host, live)
 
-    async def cancel_queued(self, job_id: str, ending: Ending) -> None:
+    async def cancel_queued(self, job: Job, ending: Ending) -> None:
         """End a job that was asked to stop before it was claimed, and so never will be claimed."""
-        live = self.live.get(job_id)
+        live = self.find(job.id)
         if live is None:
-            await self._jobs.cancel_queued(job_id)
+            await self._revival.close_record(job)
+            await self._jobs.cancel_queued(job.id)
             return
         async with live.closing:
-            if job_id not in self.live:
+            if self.find(job.id) is None:
                 return
-            outcome = _unanswered(ending)
+            outcome = Outcome(None, ending)
             try:
-                await live.journal.close(_response(live, outcome), None)
-                await self._jobs.cancel_queued(job_id)
+                await live.journal.close(response_of(live, outcome), None)
+                await self._jobs.cancel_queued(job.id)
             except StorageError as error:
                 logger.error("%s", error)
             finally:
+                self._left.pop(job.id, None)
                 self._tell(live, outcome)
 
+    async def leave_background(self) -> None:
+        """Run no more background jobs; the running one leaves, to go on after the next start."""
+        self._least = Priority.INTERACTIVE
+        if self.running is not None and self.running.is_background:
+            await self.stop(self.running, _PREEMPTED)
+
     async def interrupt_all(self, ending: Ending) -> None:
-        """End every job, queued or running."""
+        """End every job that has a connection, queued or running."""
         for live in list(self.live.values()):
             async with live.closing:
                 if live.id in self.live:
@@ -98,45 +153,82 @@ class Scheduler:
             await self.stop(live, ending)
             was_queued = True  # as far as its readers are concerned; the next start ends the row
         if was_queued:
-            self._tell(live, _unanswered(ending))
+            self._tell(live, Outcome(None, ending))
         else:
             await self.stop(live, ending)
 
     def forget(self, job_id: str) -> None:
         """Nobody runs or reads the job any more."""
         self.live.pop(job_id, None)
-        self._ended.set()
-        self._ended = anyio.Event()
+        self._signal_end()
 
-    async def idle(self) -> None:
-        """Wait until no job is left."""
-        while self.live:
+    async def gone(self, live: LiveJob) -> None:
+        """Wait until a job that is to end has ended."""
+        while self.find(live.id) is live:
             await self._ended.wait()
 
-    async def _run(self, job: Job) -> None:
-        live = self.live.get(job.id)
-        if live is None:
-            await self._finish_unread(job)
-            return
-        live.journal.write("claimed", attempt=job.attempt)
-        outcome = await self._answer(job, live)
-        if outcome.ending is None or outcome.ending.state is not None:
-            outcome = await self._finish(job, live, outcome)
-        self._tell(live, outcome)
+    async def idle(self) -> None:
+        """Wait until no job is left that runs or has a connection."""
+        while self.live or self.running is not None:
+            await self._ended.wait()
 
-    async def _finish_unread(self, job: Job) -> None:
-        """End a job whose readers have gone without its row saying so."""
-        gone = ApiError.internal("nobody waits for the answer any more")
-        while True:
-            try:
-                await self._write_end(
-                    job, _unanswered(Ending(JobState.INTERRUPTED, gone)), telemetry=None
-                )
-                self.wake()  # there may be more of the kind
-                return
-            except StorageError as error:
-                logger.error("%s", error)
-                await anyio.sleep(_RETRY_SECONDS)
+    async def _claim(self) -> Job | None:
+        claimer, only = self._claimer, self._next
+        self._next = None
+        # Background jobs can wait until there is an engine; those with a reader are told.
+        least = Priority.INTERACTIVE if self._host.status.error else self._least
+        for wanted in (only, None) if only else (None,):
+            job = await self._jobs.claim(
+                claimer.owner,
+                claimer.engine,
+                claimer.lease_seconds,
+                model=claimer.model,
+                least=least,
+                only=wanted,
+            )
+            if job is not None:
+                return job
+        return None
+
+    async def _run(self, job: Job) -> None:
+        live = await self._live(job)
+        if live is None:
+            return
+        self.running = live
+        now = anyio.current_time()
+        if live.left_at:
+            live.stays_until = now + (now - live.left_at)
+        live.queue_seconds += max(0.0, (job.started_at or 0.0) - live.queued_at)
+        live.journal.write("claimed", attempt=job.attempt)
+        try:
+            outcome = await self._answer(job, live) if live.ending is None else None
+            await self._let_go(job, live, outcome or Outcome(None, live.ending))
+        finally:
+            self.running = None
+            self._signal_end()
+
+    async def _live(self, job: Job) -> LiveJob | None:
+        """The job as it was left, here or in its record; None when it cannot be run."""
+        if not job.is_background:
+            live = self.live.get(job.id)
+            if live is None:  # its readers have gone without its row saying so
+                await self._finishing.end_unrun(job, _GONE)
+            return live
+        attempt, live = self._left.pop(job.id, (0, None))
+        if live is not None and attempt == job.attempt - 1:
+            return live
+        try:
+            return await self._revival.revive(job)
+        except ApiError as error:
+            logger.error("%s: %s", job.id, error.message)
+            await self._finishing.end_unrun(job, Ending(JobState.INTERRUPTED, error))
+        except LeaseLost as error:
+            logger.error("%s", error)
+        except StorageError as error:
+            logger.error("%s: %s", job.id, error)
+            await self._finishing.put_back(job, None)
+            await anyio.sleep(RETRY_SECONDS)
+        return None
 
     async def _answer(self, job: Job, live: LiveJob) -> Outcome:
         async def guard(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -149,54 +241,37 @@ class Scheduler:
                 logger.error("%s", error)
                 await self.stop(live, Ending(JobState.FAILED, ApiError.internal(str(error))))
 
-        answering = Answering(self._engine, live)
+        answering = Answering(self._host, live)
         async with anyio.create_task_group() as helpers:
-            helpers.start_soon(guard, keep_lease, self._jobs, job, self._lease_seconds)
+            helpers.start_soon(guard, keep_lease, self._jobs, job, self._claimer.lease_seconds)
             helpers.start_soon(guard, live.journal.run)
             await answering.run()
             helpers.cancel_scope.cancel()
         return answering.outcome()
 
-    async def _finish(self, job: Job, live: LiveJob, outcome: Outcome) -> Outcome:
-        """Close the record, then write the row. Returns what the readers are to be told.
+    async def _let_go(self, job: Job, live: LiveJob, outcome: Outcome) -> None:
+        outcome = _of_background(job, outcome) if job.is_background else outcome
+        ending = outcome.ending
+        if ending is not None and ending.state is JobState.QUEUED:
+            await self._put_back(job, live, outcome)
+            return
+        if ending is None or ending.state is not None:
+            outcome = await self._finishing.end(
+                job, live, outcome, lambda shown: self._tell(live, shown)
+            )
+        self._tell(live, outcome)
 
-        Nothing can be claimed while the row says that the engine is taken, so there is nothing
-        better to do than to try until it is written; the readers need not wait for that.
-        """
-        telemetry = _telemetry(job, live, outcome)
-        closed = outcome.state is JobState.INTERRUPTED  # such a record may be continued
-        if closed:
-            with suppress(StorageError):  # what it lacks can be generated again
-                await live.journal.flush()
-        while True:
-            if not closed:
-                try:
-                    await live.journal.close(_response(live, outcome), telemetry)
-                    closed = True
-                except StorageError as error:
-                    logger.error("%s", error)
-                    outcome = _failed(outcome, error)
-            try:
-                if await self._write_end(job, outcome, telemetry):
-                    return outcome
-                return _failed(outcome, LeaseLost(f"the lease of {job.id} was lost"))
-            except StorageError as error:
-                logger.error("%s", error)
-            # The row will say what a closed record says, if need be after the next start.
-            self._tell(live, outcome)
-            await anyio.sleep(_RETRY_SECONDS)
-
-    async def _write_end(self, job: Job, outcome: Outcome, telemetry: Telemetry | None) -> bool:
-        answered, ending = outcome.answered, outcome.ending
-        return await self._jobs.finish(
-            job,
-            outcome.state,
-            stop_reason=answered.stop_reason if answered else None,
-            error_type=ending.error.type if ending else None,
-            error_message=ending.error.message if ending else None,
-            output_tokens=outcome.output_tokens,
-            telemetry=telemetry,
-        )
+    async def _put_back(self, job: Job, live: LiveJob, outcome: Outcome) -> None:
+        died = outcome.fault is Fault.ENGINE_DIED
+        if not await self._finishing.put_back(job, live, engine_died=died):
+            self._tell(live, Outcome(None, Ending(None, _lost(job))))
+            return
+        if live.ending is outcome.ending:
+            live.ending = None  # unless it was asked to stop meanwhile
+        live.left_at, live.queued_at = anyio.current_time(), time.time()
+        if job.is_background:
+            self._left[job.id] = (job.attempt, live)
+        self._more = True
 
     def _tell(self, live: LiveJob, outcome: Outcome) -> None:
         if live.id not in self.live:
@@ -207,44 +282,27 @@ class Scheduler:
             live.relay.publish(Broken(outcome.ending.error))
         self.forget(live.id)
 
-
-def _unanswered(ending: Ending) -> Outcome:
-    """Of a job that never ran."""
-    return Outcome(None, ending, "", 0, 0.0, Stats())
-
-
-def _failed(outcome: Outcome, error: Exception) -> Outcome:
-    ending = Ending(JobState.FAILED, ApiError.internal(str(error)))
-    return replace(outcome, answered=None, ending=ending)
+    def _signal_end(self) -> None:
+        self._ended.set()
+        self._ended = anyio.Event()
 
 
-def _response(live: LiveJob, outcome: Outcome) -> dict[str, Any]:
-    answered = outcome.answered
-    message = message_of(
-        live.message_id,
-        live.model,
-        outcome.text,
-        input_tokens=live.input_tokens,
-        output_tokens=outcome.output_tokens,
-        stop_reason=answered.stop_reason if answered else None,
-        stop_sequence=answered.stop_sequence if answered else None,
-    )
-    return recorded(outcome.state, message, outcome.ending.error if outcome.ending else None)
+def _of_background(job: Job, outcome: Outcome) -> Outcome:
+    """Nobody waits, so what is no fault of the job's own is tried again."""
+    ending = outcome.ending
+    if ending is None:
+        return outcome
+    again = Outcome(None, Ending(JobState.QUEUED, ending.error), outcome.fault)
+    if outcome.fault is Fault.ENGINE_UNAVAILABLE:
+        return again
+    if outcome.fault is Fault.ENGINE_DIED:
+        if job.engine_deaths + 1 < _MOST_ENGINE_DEATHS:
+            return again
+        said = f"quarantined: it ended the engine {_MOST_ENGINE_DEATHS} times; the last time, "
+        error = ApiError.internal(said + ending.error.message)
+        return Outcome(None, Ending(JobState.FAILED, error), outcome.fault)
+    return outcome
 
 
-def _telemetry(job: Job, live: LiveJob, outcome: Outcome) -> Telemetry:
-    stats = outcome.stats
-    started_at = job.started_at or job.created_at
-    return Telemetry(
-        queue_seconds=started_at - job.created_at,
-        load_seconds=outcome.load_seconds,
-        prefill_seconds=stats.prefill_seconds,
-        decode_seconds=stats.decode_seconds,
-        engine_seconds=stats.prefill_seconds + stats.decode_seconds,
-        input_tokens=live.input_tokens,
-        output_tokens=outcome.output_tokens,
-        prefilled_tokens=stats.prefilled_tokens,
-        peak_memory_bytes=stats.peak_memory_bytes or None,
-        first_token_seconds=stats.first_token_seconds,
-        longest_step_seconds=stats.longest_step_seconds or None,
-    )
+def _lost(job: Job) -> ApiError:
+    return ApiError.internal(f"the lease of {job.id} was lost")

@@ -1,0 +1,122 @@
+"""From a request's JSON to a run that fits the model: the one path, whoever waits for it."""
+
+import secrets
+from array import array
+from typing import Any, TypeVar
+
+from models.catalog import Checkpoint
+from models.engine.protocol import Run
+from models.families.family import Family, PreparedPrompt
+from service.errors import ApiError
+from service.prompts import Prompts
+from service.requests.context import check_fits
+from service.requests.prepare import Prepared, conversation_of
+from service.scheduling.answer import Answer
+from service.wire.requests import BaseRequest, MessagesRequest
+from service.wire.validation import validate
+
+Request = TypeVar("Request", bound=BaseRequest)
+T = TypeVar("T")
+
+
+class Preparation:
+    """What one served model makes of requests."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        family: Family,
+        *,
+        context_tokens: int,
+        max_output_tokens: int,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._family = family
+        self._prompts = Prompts(family, context_tokens)
+        self._context_tokens = context_tokens
+        self._max_output_tokens = max_output_tokens
+
+    def check_model(self, name: str) -> None:
+        """Raises ApiError 404 unless `name` is the served model, or a Claude model: agents ask
+        for those by name in the background, and the one model there is answers them all."""
+        if name != self._checkpoint.id and not name.startswith("claude-"):
+            raise ApiError.not_found(
+                f"model: {name[:100]} is not served here; the model is {self._checkpoint.id}"
+            )
+
+    def read(self, received: dict[str, Any], kind: type[Request]) -> tuple[Request, Prepared]:
+        """The request and its conversation. Raises ApiError. Slow: to be called in a thread."""
+        wire = validate(received, kind)
+        self.check_model(wire.model)
+        return wire, conversation_of(wire, model=self._checkpoint.id)
+
+    async def prompt(self, prepared: Prepared) -> PreparedPrompt:
+        """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""
+        return await self._prompts.prepare(prepared.conversation)
+
+    def run(self, job: str, request: MessagesRequest, prompt: PreparedPrompt, scope: str) -> Run:
+        """The run for the engine. Raises ApiError 400 unless prompt and answer fit."""
+        check_fits(
+            len(prompt.ids),
+            request.max_tokens,
+            context_tokens=self._context_tokens,
+            max_output_tokens=self._max_output_tokens,
+            model=self._checkpoint.id,
+        )
+        defaults = self._checkpoint.sampling
+        return Run(
+            job=job,
+            max_tokens=request.max_tokens,
+            temperature=_first(request.temperature, defaults.temperature),
+            top_p=_first(request.top_p, defaults.top_p),
+            # Whatever exceeds the vocabulary limits nothing, as 0 does.
+            top_k=min(_first(request.top_k, defaults.top_k), self._checkpoint.vocabulary),
+            seed=_first(request.seed, secrets.randbits(63)),
+            stop_ids=tuple(sorted(self._family.stop_ids)),
+            scope=scope,
+            prompt=prompt.ids,
+        )
+
+    def recorded(self, run: Run, stop_sequences: list[str], *, content: bool) -> dict[str, Any]:
+        """`prompt.json`: with `content`, all that is needed to go on with the run."""
+        return {
+            "model": self._checkpoint.id,
+            "weights_sha256": self._checkpoint.weights_sha256,
+            "family": self._family.name,
+            "tokens": len(run.prompt),
+            "ids": run.prompt.tolist() if content else None,
+            "max_tokens": run.max_tokens,
+            "temperature": run.temperature,
+            "top_p": run.top_p,
+            "top_k": run.top_k,
+            "seed": run.seed,
+            "stop_ids": list(run.stop_ids),
+            "stop_sequences": stop_sequences if content else len(stop_sequences),
+        }
+
+    def recalled(self, job: str, recorded: dict[str, Any], scope: str) -> Run:
+        """The run that was recorded. Raises ApiError when it is another model's, LookupError."""
+        if recorded["weights_sha256"] != self._checkpoint.weights_sha256:
+            raise ApiError.invalid(
+                f"the run was begun by {recorded['model']} with other weights than those served"
+                " now; serve those to go on with it"
+            )
+        return Run(
+            job=job,
+            max_tokens=recorded["max_tokens"],
+            temperature=recorded["temperature"],
+            top_p=recorded["top_p"],
+            top_k=recorded["top_k"],
+            seed=recorded["seed"],
+            stop_ids=tuple(recorded["stop_ids"]),
+            scope=scope,
+            prompt=array("I", recorded["ids"]),
+        )
+
+    def answer(self, run: Run, stop_sequences: list[str]) -> Answer:
+        """The answer to `run`, of which nothing is there yet."""
+        return Answer(self._family.parser(stop_sequences), run.stop_ids, run.max_tokens)
+
+
+def _first(given: T | None, default: T) -> T:
+    return default if given is None else given

@@ -1,0 +1,24 @@
+"""The `idempotency-key` header: requests that have the same one are one request."""
+
+from hashlib import sha256
+
+from werkzeug.datastructures import Headers
+
+from service.errors import ApiError
+
+_MOST_CHARACTERS = 255
+
+
+def idempotency_key(headers: Headers) -> str | None:
+    """Raises ApiError 400 for a key that no database should be asked to keep."""
+    key = headers.get("idempotency-key")
+    if key is not None and not (0 < len(key) <= _MOST_CHARACTERS and key.isprintable()):
+        raise ApiError.invalid(
+            f"idempotency-key: it should have 1 to {_MOST_CHARACTERS} printable characters"
+        )
+    return key
+
+
+def digest_of(body: bytes) -> str:
+    """What tells whether two requests ask the same."""
+    return sha256(body).hexdigest()

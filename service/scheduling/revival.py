@@ -1,0 +1,152 @@
+"""A claimed job that is not in memory: from its batch's request, or from its record."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+from anyio import to_thread
+
+from models.engine.protocol import Run, ids_of
+from service.batches.params import check_params
+from service.errors import ApiError
+from service.preparation import Preparation
+from service.scheduling.answer import Answer
+from service.scheduling.journal import Journal
+from service.scheduling.lease import LeaseLost
+from service.scheduling.live_job import Ending, LiveJob
+from service.scheduling.recorded import close_unfinished
+from service.wire.requests import MessagesRequest
+from storage.batches import Batches
+from storage.errors import StorageError
+from storage.jobs import Job, Jobs, JobState
+from storage.redaction import redact, shapes
+from storage.run_records import RunRecord
+
+_DAMAGED = "the run's record has not the shape of one"
+
+
+class Revival:
+    """Brings jobs without a connection to where they were when they left the engine."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        batches: Batches,
+        preparation: Preparation,
+        data_dir: Path,
+        *,
+        content: bool,
+    ) -> None:
+        self._jobs = jobs
+        self._batches = batches
+        self._preparation = preparation
+        self._data_dir = data_dir
+        self._content = content
+
+    async def revive(self, job: Job) -> LiveJob:
+        """The job, ready to run; with an `ending` where its request turned out to be wrong.
+
+        Raises ApiError when nothing can be made of it, StorageError when that may change,
+        LeaseLost.
+        """
+        record = RunRecord.at(self._data_dir / job.record)
+        if job.batch_id is not None:
+            params = await self._batches.params(job.id)
+            if params is not None and not await to_thread.run_sync(_can_go_on, record):
+                return await self._anew(job, orjson.loads(params), record)
+        return await self._again(job, record)
+
+    async def close_record(self, job: Job) -> None:
+        """Of a cancelled job that waits and is not in memory. A job that was never claimed may
+        have none yet, and one that ran elsewhere has it there."""
+        path = self._data_dir / job.record
+        if await to_thread.run_sync(path.is_dir):
+            error = ApiError.cancelled(job.cancel_reason)
+            await to_thread.run_sync(
+                close_unfinished, job, RunRecord.at(path), JobState.CANCELLED, error
+            )
+
+    async def _again(self, job: Job, record: RunRecord) -> LiveJob:
+        """With the tokens it has already, so that none is generated twice."""
+        scope = job.api_key or ""
+
+        def recall() -> tuple[Run, Answer]:
+            try:
+                prompt = record.prompt()
+                run = self._preparation.recalled(job.id, prompt, scope)
+                answer = self._preparation.answer(run, prompt["stop_sequences"])
+                record.reopen()
+                for event in record.events():
+                    if event["event"] == "tokens":
+                        answer.take(event["ids"])
+            except (LookupError, TypeError, ValueError) as error:
+                raise ApiError.internal(_DAMAGED) from error
+            except StorageError as error:
+                raise ApiError.internal(str(error)) from error
+            return run, answer
+
+        run, answer = await to_thread.run_sync(recall)
+        live = self._live(job, run, answer, record)
+        if answer.ids:
+            live.journal.write("resumed", tokens=len(answer.ids))
+        return live
+
+    async def _anew(self, job: Job, params: dict[str, Any], record: RunRecord) -> LiveJob:
+        """From the request: the first time, or where the record kept no tokens to go on from."""
+        try:
+            check_params(params)
+            wire, prepared = await to_thread.run_sync(
+                self._preparation.read, params, MessagesRequest
+            )
+            prompt = await self._preparation.prompt(prepared)
+            run = self._preparation.run(job.id, wire, prompt, job.api_key or "")
+        except ApiError as error:
+            run = Run(job.id, 0, 0.0, 1.0, 0, 0, (), ids_of())
+            live = self._live(job, run, self._preparation.answer(run, []), record)
+            live.ending = Ending(JobState.FAILED, error)
+            await self._begin_record(record, job, params, {"model": job.model, "tokens": 0})
+            return live
+        stops = list(wire.stop_sequences or ())
+        kept = self._preparation.recorded(run, stops, content=self._content)
+        await self._begin_record(record, job, params, kept)
+        if not await self._jobs.prepared(
+            job, input_tokens=len(run.prompt), max_tokens=run.max_tokens
+        ):
+            raise LeaseLost(f"the lease of {job.id} was lost")
+        return self._live(job, run, self._preparation.answer(run, stops), record)
+
+    async def _begin_record(
+        self, record: RunRecord, job: Job, params: dict[str, Any], prompt: dict[str, Any]
+    ) -> None:
+        """Whatever an earlier attempt left is of no use: it had no tokens, or kept none."""
+        kept = redact(params)
+        if not self._content:
+            kept = shapes(kept)
+
+        def create() -> None:
+            shutil.rmtree(record.path, ignore_errors=True)
+            RunRecord.create(self._data_dir, job.id, job.created_at, request=kept, prompt=prompt)
+
+        await to_thread.run_sync(create)
+
+    def _live(self, job: Job, run: Run, answer: Answer, record: RunRecord) -> LiveJob:
+        return LiveJob(
+            run=run,
+            message_id=job.message_id,
+            model=job.model,
+            answer=answer,
+            journal=Journal(record, content=self._content),
+            is_background=True,
+            queued_at=job.created_at,
+        )
+
+
+def _can_go_on(record: RunRecord) -> bool:
+    """Whether the record holds what `_again` needs."""
+    if not record.path.is_dir():
+        return False
+    try:
+        return record.prompt()["ids"] is not None
+    except (StorageError, LookupError):
+        return False
