@@ -112,6 +112,9 @@ class PostgreSQL(Database):
     async def external_change(self) -> bool:
         return True
 
+    async def checkpoint(self) -> None:
+        """The server sees to its log itself."""
+
     async def _listen(self) -> Any:
         def notified(*_: object) -> None:
             self._notified.set()

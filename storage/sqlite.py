@@ -32,6 +32,8 @@ from storage.to_the_end import to_the_end
 
 BUSY_TIMEOUT_MS = 10_000
 READERS = 4
+# What the log of writes is cut back to once a long read that had made it grow has ended.
+LOG_BYTES = 16 << 20
 # How often other processes' commits are looked for. One pragma each time.
 WATCH_SECONDS = 0.1
 ELSEWHERE = "another --data-dir"
@@ -131,6 +133,15 @@ class SQLite(Database):
                     seen = connection.info.get("data_version")
                     connection.info["data_version"] = now
         return now != seen
+
+    async def checkpoint(self) -> None:
+        with suppress(DBAPIError):  # somebody reads or writes: the next one does it
+            async with connected(self._watcher) as connection:
+                # Only the second one keeps writers out, and has next to nothing left to do.
+                await connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)")
+                await connection.exec_driver_sql("PRAGMA busy_timeout = 0")
+                await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+                await connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
 
     async def _close(self) -> None:
         for connection in self._single_writers.values():
@@ -242,6 +253,7 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA synchronous = NORMAL")
+        cursor.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         # macOS only: without it, a sync there does not reach the disk.
         cursor.execute("PRAGMA fullfsync = ON")
         if query_only:
