@@ -29,20 +29,21 @@ class RunState:
         """How many tokens `run` need not compute if it goes on from here; 0 if it must not.
 
         A run that comes again has all that it can use. Another run has a suspended state only if
-        it begins with all of that run's prompt, as that of a client which gave up and asks again;
-        and what a cancelled run left, if it uses at least half of that prompt.
+        it begins with all that was computed of that run's prompt, as that of a client which gave
+        up and asks again; and what a cancelled run left, if it begins with half of it.
         """
         if run.scope != self.run.scope:
             return 0
+        common = _common_length(self.ids, run.prompt)
+        if run.job != self.run.job:
+            computed_prompt = min(len(self.ids), _asked_tokens(self.run))
+            if common < (computed_prompt if self.suspended else computed_prompt / 2):
+                return 0
         left_to_step = 0 if run.max_tokens == 0 or self.has_drawn_for(run) else 1
-        usable = min(_common_length(self.ids, run.prompt), len(run.prompt) - left_to_step)
+        usable = min(common, len(run.prompt) - left_to_step)
         if usable < len(self.ids) and not can_trim_prompt_cache(self.cache):
             return 0
-        if run.job == self.run.job:
-            return usable
-        computed_prompt = min(len(self.ids), _asked_tokens(self.run))
-        needed = computed_prompt - 1 if self.suspended else computed_prompt / 2
-        return usable if usable >= needed else 0
+        return usable
 
     def hand_to(self, run: Run) -> None:
         """Make this the state of `run`, cut to what is usable."""

@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
@@ -14,3 +15,9 @@ def mlx() -> Iterator[OnMlx]:
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=on_mlx.start) as executor:
         executor.submit(on_mlx.ready).result()  # now, and not while a test counts processes
         yield lambda function, *arguments: executor.submit(function, *arguments).result()
+
+
+@pytest.fixture(scope="session")
+def chunk(mlx: OnMlx, tiny: Path) -> int:
+    """How many tokens the engine prefills in one step."""
+    return mlx(on_mlx.facts, tiny)["chunk_tokens"]

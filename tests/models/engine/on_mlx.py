@@ -1,14 +1,17 @@
 """What the engine's tests do with MLX, each in a process that loads it as the engine does."""
 
+import itertools
 import json
 import os
+import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from models.engine import blas
-from models.engine.protocol import Interruption, JobEvent, Run, ids_of
+from models.engine.protocol import Interruption, JobEvent, Run, Tokens, ids_of
 
 OnMlx = Callable[..., Any]
 
@@ -46,15 +49,113 @@ def facts(folder: Path) -> dict[str, Any]:
     return {name: getattr(model, name) for name in names}
 
 
-def generate(folder: Path, run: Run, cancel_after: int | None = None) -> list[JobEvent]:
-    """The events of a run, cancelled once there are `cancel_after` of them."""
+_scopes = itertools.count()
+
+
+def generate(
+    folder: Path, run: Run, after: int | None = None, reason: Interruption = "cancelled"
+) -> list[JobEvent]:
+    """The events of a run, interrupted once there are so many of them.
+
+    It is alone in its scope, if it has none: nothing that other tests left is of use to it.
+    """
+    alone = run if run.scope else replace(run, scope=f"alone {next(_scopes)}")
+    return _events(resident(folder), alone, after, reason)
+
+
+def segments(
+    folder: Path,
+    run: Run,
+    cuts: Sequence[int],
+    between: Sequence[tuple[Run, int | None, Interruption]] = (),
+) -> list[list[JobEvent]]:
+    """The events of a run that is suspended after so many of them, and comes again each time.
+
+    Meanwhile go the runs `between`, each interrupted (or not) after so many of its events.
+    """
+    parts: list[list[JobEvent]] = []
+    for cut in (*cuts, None):
+        parts.append(_events(resident(folder), run, cut, "suspended"))
+        if parts[-1][-1].reason != "suspended":
+            break
+        run = resumed(run, parts[-1])
+        for other, after, reason in between:
+            _events(resident(folder), other, after, reason)
+    return parts
+
+
+def in_a_new_engine(folder: Path, run: Run, cut: int) -> list[list[JobEvent]]:
+    """The events of a run before and after the engine was replaced."""
+    first = _events(resident(folder), run, cut, "suspended")
+    resident.cache_clear()
+    return [first, _events(resident(folder), resumed(run, first), None)]
+
+
+def interleaved(folder: Path, runs: Sequence[Run], seed: int) -> list[list[JobEvent]]:
+    """The events of each run, which are suspended at random points and go on in random order;
+    from time to time others come in between that are cancelled, and are never seen again."""
+    chance = random.Random(seed)
+    left = dict(enumerate(runs))
+    events: list[list[JobEvent]] = [[] for _ in runs]
+    while left:
+        place = chance.choice(list(left))
+        run = left[place]
+        if chance.random() < 0.3:
+            resent = replace(run, job="another", seed=99, first_index=0)
+            _events(resident(folder), resent, chance.randrange(8))
+            continue
+        part = _events(resident(folder), run, chance.randrange(2, 8), "suspended")
+        left[place] = resumed(run, part)
+        events[place] += part
+        if part[-1].reason != "suspended":
+            del left[place]
+    return events
+
+
+def resumed(run: Run, events: Sequence[JobEvent]) -> Run:
+    """The run that goes on after `events`."""
+    new = [token for event in events if isinstance(event, Tokens) for token in event.ids]
+    return replace(
+        run,
+        prompt=run.prompt + ids_of(new),
+        first_index=run.first_index + len(new),
+        max_tokens=run.max_tokens - len(new),
+    )
+
+
+def _events(
+    model: Any, run: Run, after: int | None, reason: Interruption = "cancelled"
+) -> list[JobEvent]:
     events: list[JobEvent] = []
 
-    def interruption() -> Interruption | None:
-        return "cancelled" if cancel_after is not None and len(events) >= cancel_after else None
+    def interrupted() -> Interruption | None:
+        return reason if after is not None and len(events) >= after else None
 
-    events.append(resident(folder).run(run, events.append, interruption))
+    events.append(model.run(run, events.append, interrupted))
     return events
+
+
+def survivors(limit_bytes: int, token_counts: Sequence[int]) -> list[int]:
+    """Which of some states of so many tokens, kept one after the other, are there in the end.
+
+    A token is 8 bytes, and there is room for 256 or a multiple of that.
+    """
+    import mlx.core as mx
+    from mlx_lm.models.cache import KVCache
+
+    from models.engine.kept_states import KeptStates, RunState
+
+    def run(place: int) -> Run:
+        return run_of([place] * token_counts[place], 0, job=str(place), scope=str(place))
+
+    kept = KeptStates(limit_bytes)
+    for place in range(len(token_counts)):
+        cache = KVCache()
+        if token_counts[place]:
+            keys = mx.zeros((1, 1, token_counts[place], 1))
+            cache.update_and_fetch(keys, keys)
+        kept.keep(RunState(run(place), ids_of(list(run(place).prompt)), [cache]))
+    return [place for place in range(len(token_counts)) if kept.take(run(place)) is not None]
 
 
 def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:
@@ -102,6 +203,15 @@ def quantise(folder: Path, target: Path) -> Path:
     return target
 
 
+def windowed(folder: Path, target: Path, window: int) -> Path:
+    """`folder` with a first layer that sees no more than the last `window` tokens."""
+    config = json.loads((folder / "config.json").read_text())
+    layers = ["sliding_attention", *["full_attention"] * (config["num_hidden_layers"] - 1)]
+    _copy(folder, target, {**config, "sliding_window": window, "layer_types": layers})
+    (target / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    return target
+
+
 def dequantise(folder: Path, target: Path) -> Path:
     """`folder`, an 8-bit checkpoint, as the dense one whose weights mean the same."""
     import mlx.core as mx
@@ -126,8 +236,9 @@ def dequantise(folder: Path, target: Path) -> Path:
 
 def run_of(prompt: Sequence[int], max_tokens: int, **more: Any) -> Run:
     """A greedy run, unless told otherwise."""
-    settings = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0, "stop_ids": (), **more}
-    return Run("run_1", max_tokens, prompt=ids_of(list(prompt)), **settings)
+    settings = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "seed": 0, "stop_ids": ()}
+    settings |= {"job": "run_1", "prompt": ids_of(list(prompt)), **more}
+    return Run(max_tokens=max_tokens, **settings)
 
 
 @cache

@@ -1,11 +1,11 @@
 """Prefill and decode of a real model, on the device at hand."""
 
-import random
 from pathlib import Path
 
 import pytest
 
-from models.engine.protocol import Finished, JobEvent, Prefill, Stats, Tokens
+from models.engine.protocol import Stats, Tokens
+from tests.models.engine.events import ending, prefilled, prompt_of, tokens_of
 from tests.models.engine.on_mlx import (
     OnMlx,
     dequantise,
@@ -19,29 +19,6 @@ from tests.models.engine.on_mlx import (
 )
 
 SAMPLED = {"temperature": 0.9, "top_p": 0.95, "top_k": 40}
-
-
-@pytest.fixture(scope="session")
-def chunk(mlx: OnMlx, tiny: Path) -> int:
-    return mlx(facts, tiny)["chunk_tokens"]
-
-
-def prompt_of(length: int) -> list[int]:
-    return random.Random(length).choices(range(256), k=length)
-
-
-def tokens_of(events: list[JobEvent]) -> list[int]:
-    return [token for event in events if isinstance(event, Tokens) for token in event.ids]
-
-
-def prefilled(events: list[JobEvent]) -> list[tuple[int, int]]:
-    return [(event.done, event.total) for event in events if isinstance(event, Prefill)]
-
-
-def ending(events: list[JobEvent]) -> Finished:
-    *_, finished = events
-    assert isinstance(finished, Finished)
-    return finished
 
 
 def counts(stats: Stats) -> tuple[int, int]:
