@@ -35,7 +35,7 @@ from models.engine.protocol import (
     encode,
     ids_of,
 )
-from tests.models.engine.on_mlx import OnMlx, greedy, run_of
+from tests.models.engine.on_mlx import OnMlx, greedy, resumed, run_of
 from tests.support.messages import body
 from tests.support.running import real_service
 
@@ -236,7 +236,7 @@ async def test_a_suspended_run_goes_on_in_its_next_segment(lives: Lives) -> None
             if isinstance(event, Tokens):
                 first += event.ids
                 await host.suspend(RUN.job)
-        rest = replace(RUN, prompt=RUN.prompt + ids_of(first), first_index=len(first))
+        rest = replace(resumed(RUN, [Tokens(RUN.job, ids_of(first))]), max_tokens=3)
         assert first + await tokens_of(host, rest) == list(range(len(first) + 3))
 
 
@@ -328,6 +328,24 @@ async def test_a_real_engine_is_cancelled_and_killed_and_answers_again(tiny: Pat
         with pytest.raises(EngineDied, match="was ended by SIGKILL"):
             await killed_on_its_way(host, replace(endless, job="run_2"))
         assert len(await tokens_of(host, replace(endless, job="run_3", max_tokens=5))) == 5
+
+
+async def test_a_real_engine_suspends_a_run_for_another_and_goes_on(mlx: OnMlx, tiny: Path) -> None:
+    run = run_of(range(40), 30)
+    first: list[int] = []
+    async with hosting(folder=tiny) as host:
+        async for event in host.generate(run):
+            if isinstance(event, Tokens):
+                first += event.ids
+                await host.suspend(run.job)
+        other = await tokens_of(host, run_of(range(7), 3, job="run_2"))
+        rest = resumed(run, [Tokens(run.job, ids_of(first))])
+        events = [event async for event in host.generate(rest)]
+    assert other == mlx(greedy, tiny, range(7), 3)
+    assert first + [
+        token for event in events if isinstance(event, Tokens) for token in event.ids
+    ] == mlx(greedy, tiny, range(40), 30)
+    assert events[0] == Prefill(run.job, len(rest.prompt), len(rest.prompt))
 
 
 async def killed_on_its_way(host: EngineHost, run: Run) -> None:
