@@ -183,7 +183,12 @@ class PostgreSQL(Database):
             raise StorageError(f"the URL of {self._name} is not understood: {error}") from error
 
     def _failed(self, context: ExceptionContext) -> None:
+        if context.is_pre_ping:
+            return  # the pool makes another connection
         error = context.sqlalchemy_exception or context.original_exception
+        # A cancelled statement, too, costs its connection.
+        if context.is_disconnect and isinstance(error, Exception):
+            raise StorageError(f"{self._name} {_LOST}") from context.original_exception
         if isinstance(error, (DBAPIError, *FAULTS)) and not isinstance(error, IntegrityError):
             raise self._told(error) from context.original_exception
 
@@ -194,8 +199,8 @@ class PostgreSQL(Database):
 def _parsed(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except ArgumentError:
-        parsed = None  # the error would show a password
+    except (ArgumentError, ValueError):
+        parsed = None  # the error may show a password
     if parsed is None or parsed.drivername != "postgresql+asyncpg" or not parsed.database:
         raise StorageError(
             "the database must be a file or postgresql+asyncpg://user@host:5432/database"
@@ -219,9 +224,10 @@ def _explanation(error: BaseException) -> str:
 
 
 _UNREACHABLE = "cannot be reached: see that its server runs and that host and port are right"
+_LOST = "cannot be reached: the connection to its server was lost; try again"
 # By the beginning of PostgreSQL's error code.
 _EXPLANATIONS = {
-    "08": "cannot be reached: the connection to its server was lost; try again",
+    "08": _LOST,
     "25006": "was opened to be read, and is read-only",
     "28": "refused the user: see that name and password are right",
     "3D000": "does not exist on its server; make it with `createdb`",

@@ -1,4 +1,7 @@
-"""What the tests let other processes do: `python children.py <name> <folder> [number]`."""
+"""What the tests let other processes do: `python children.py <name> <folder> [number] [place]`.
+
+`place` is that of the database, which is in the folder otherwise.
+"""
 
 import resource
 import signal
@@ -22,6 +25,10 @@ from storage.telemetry import Telemetry
 NOTHING = Telemetry(0, 0, 0, 0, 0, 0, 0, 0, None, None, None)
 
 
+def place(folder: Path) -> Path | str:
+    return sys.argv[4] if len(sys.argv) > 4 else folder / "mererun.db"
+
+
 def a_new_job(folder: Path) -> NewJob:
     id, now = f"run_{uuid.uuid4().hex}", time.time()
     return NewJob(
@@ -39,7 +46,7 @@ def a_new_job(folder: Path) -> NewJob:
 
 
 async def insert(folder: Path, count: int) -> None:
-    async with Database.open(folder / "mererun.db") as db:
+    async with Database.open(place(folder)) as db:
         for _ in range(count):
             await Jobs(db).insert(a_new_job(folder))
 
@@ -47,7 +54,7 @@ async def insert(folder: Path, count: int) -> None:
 async def work(folder: Path, count: int) -> None:
     """Claim and finish `count` jobs, naming each on a line."""
     me = this_process()
-    async with Database.open(folder / "mererun.db") as db:
+    async with Database.open(place(folder)) as db:
         jobs = Jobs(db)
         while count:
             job = await jobs.claim(me, engine=me, lease_seconds=30, model="m")
@@ -61,7 +68,7 @@ async def work(folder: Path, count: int) -> None:
 
 async def read(folder: Path, seconds: int) -> None:
     """Hold one read for `seconds`, in which the view does not change."""
-    async with Database.open(folder / "mererun.db") as db, db.read() as connection:
+    async with Database.open(place(folder)) as db, db.read() as connection:
         before = (await connection.execute(table.select())).all()
         await anyio.sleep(seconds)
         assert (await connection.execute(table.select())).all() == before
@@ -70,7 +77,7 @@ async def read(folder: Path, seconds: int) -> None:
 async def serve(folder: Path, _: int) -> None:
     """Take jobs from request to answer until killed, naming each finished one on a line."""
     me = this_process()
-    async with Database.open(folder / "mererun.db") as db:
+    async with Database.open(place(folder)) as db:
         jobs = Jobs(db)
         while True:
             new = a_new_job(folder)
@@ -88,9 +95,18 @@ async def serve(folder: Path, _: int) -> None:
             print(job.id, flush=True)
 
 
+async def hold_job(folder: Path, lease_seconds: int) -> None:
+    """Claim a job, name it on a line, and let its lease be until killed."""
+    async with Database.open(place(folder)) as db:
+        job = await Jobs(db).claim("1:1.00@elsewhere", "engine", lease_seconds, model="m")
+        assert job is not None
+        print(job.id, flush=True)
+        await anyio.sleep_forever()
+
+
 async def fill(folder: Path, file_limit: int) -> None:
     """Write until nothing more fits; 0 means that the disk itself is the limit."""
-    async with Database.open(folder / "mererun.db") as db:
+    async with Database.open(place(folder)) as db:
         jobs = Jobs(db)
         first = await jobs.insert(a_new_job(folder))
         if file_limit:

@@ -10,6 +10,8 @@ from storage.database import Database
 from storage.jobs import Jobs, NewJob
 from tests.support.postgres import Server, postgres_server
 
+NewJobs = Callable[..., NewJob]
+
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
@@ -38,7 +40,7 @@ def jobs(db: Database) -> Jobs:
 
 
 @pytest.fixture
-def new_job() -> Callable[..., NewJob]:
+def new_job() -> NewJobs:
     numbers = itertools.count(1)
 
     def make(**known: Any) -> NewJob:

@@ -1,50 +1,47 @@
 """Several processes on one database, and what they leave when they are killed."""
 
-import sqlite3
-import subprocess
-import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from sqlalchemy import func, select
 
 from storage.database import Database
 from storage.jobs import Jobs, JobState
 from storage.owner import is_alive
 from storage.run_records import RunRecord
+from storage.tables import job_history, telemetry
+from tests.storage.steps import start
 
-CHILDREN = str(Path(__file__).with_name("children.py"))
-
-
-def start(name: str, folder: Path, number: int = 0) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, CHILDREN, name, str(folder), str(number)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+pytestmark = pytest.mark.anyio
 
 
-def test_eight_workers_two_writers_and_a_slow_reader_share_the_queue(tmp_path: Path) -> None:
-    children = [start("work", tmp_path, 50) for _ in range(8)]
-    children += [start("insert", tmp_path, 200) for _ in range(2)]
-    children += [start("read", tmp_path, 2)]
+async def test_eight_workers_two_writers_and_a_slow_reader_share_the_queue(
+    place: Path | str, tmp_path: Path
+) -> None:
+    children = [start("work", tmp_path, 50, place) for _ in range(8)]
+    children += [start("insert", tmp_path, 200, place) for _ in range(2)]
+    children += [start("read", tmp_path, 2, place)]
     told = [child.communicate(timeout=120) for child in children]
     assert [errors for _, errors in told] == [""] * 11
     claimed = [id for output, _ in told for id in output.split()]
     assert len(claimed) == len(set(claimed)) == 400
 
-    db = sqlite3.connect(tmp_path / "mererun.db")
-    per_job = "SELECT group_concat(to_state) FROM job_history GROUP BY job_id"
-    assert {moves for (moves,) in db.execute(per_job)} == {"queued,running,succeeded"}
-    assert db.execute("SELECT count(*) FROM telemetry").fetchone() == (400,)
-    db.close()
+    moves: dict[str, list[str]] = defaultdict(list)
+    async with Database.open(place) as db, db.read() as connection:
+        for row in await connection.execute(select(job_history).order_by(job_history.c.seq)):
+            moves[row.job_id].append(row.to_state)
+        measured = await connection.execute(select(func.count()).select_from(telemetry))
+        assert measured.scalar_one() == 400
+    assert [moves[id] for id in claimed] == [["queued", "running", "succeeded"]] * 400
 
 
-@pytest.mark.anyio
-async def test_a_killed_process_leaves_everything_readable(tmp_path: Path) -> None:
+async def test_a_killed_process_leaves_everything_readable(
+    place: Path | str, tmp_path: Path
+) -> None:
     for round in range(4):
-        child = start("serve", tmp_path)
+        child = start("serve", tmp_path, 0, place)
         assert child.stdout is not None
         for _ in range(3):
             child.stdout.readline()
@@ -52,10 +49,11 @@ async def test_a_killed_process_leaves_everything_readable(tmp_path: Path) -> No
         child.kill()
         child.communicate()
 
-    async with Database.open(tmp_path / "mererun.db") as db:
-        async with db.read() as connection:
-            check = await connection.exec_driver_sql("PRAGMA integrity_check")
-            assert check.scalar_one() == "ok"
+    async with Database.open(place) as db:
+        if not db.shared:
+            async with db.read() as connection:
+                check = await connection.exec_driver_sql("PRAGMA integrity_check")
+                assert check.scalar_one() == "ok"
         jobs = Jobs(db)
         found = await jobs.list(limit=1000)
         assert len(found) >= 12
