@@ -15,6 +15,7 @@ from service.ids import new_id
 from service.routes.health import HealthRoutes
 from service.routes.messages import MessagesRoutes
 from service.routes.models import ModelRoutes
+from service.routes.run_events import RunEventRoutes
 from service.routes.runs import RunRoutes
 from service.routes.runtime import RuntimeRoutes
 from storage.errors import StorageError
@@ -61,7 +62,14 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
     app.register_error_handler(StorageError, _storage_error)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _unforeseen)
-    for routes in (HealthRoutes, MessagesRoutes, ModelRoutes, RunRoutes, RuntimeRoutes):
+    for routes in (
+        HealthRoutes,
+        MessagesRoutes,
+        ModelRoutes,
+        RunRoutes,
+        RunEventRoutes,
+        RuntimeRoutes,
+    ):
         routes(core).mount(app)
     return app
 

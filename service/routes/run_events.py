@@ -1,0 +1,75 @@
+"""`GET /v1/runs/{id}/events`: what is recorded of a run, while it goes on and afterwards."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from quart import Quart, Response, g, request
+
+from service.core import Core
+from service.errors import ApiError
+from service.streaming import SSE_HEADERS
+from service.wire import events
+from storage.errors import StorageError
+from storage.event_log import LoggedEvent, follow
+from storage.jobs import Job
+
+
+class RunEventRoutes:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def mount(self, app: Quart) -> None:
+        app.add_url_rule("/v1/runs/<run_id>/events", view_func=self.follow_run)
+
+    async def follow_run(self, run_id: str) -> Response:
+        """Server-sent events whose ids are their numbers, after that of the header `Last-Event-ID`
+        or of `?after=`; at the run's end, `ended`."""
+        after = _number(request.headers.get("Last-Event-ID") or request.args.get("after") or "0")
+        job = await self._core.jobs.get(run_id)
+        if job is None:
+            raise ApiError.not_found(f"run: {run_id[:100]} is not known here")
+        response = Response(self._events(job, after, g.request_id), headers=SSE_HEADERS)
+        response.headers["mererun-run"] = job.id
+        return response
+
+    async def _events(self, job: Job, after: int, request_id: str) -> AsyncIterator[bytes]:
+        settings = self._core.settings
+        following = follow(
+            self._core.jobs,
+            job,
+            settings.data_dir,
+            after=after,
+            quiet_seconds=settings.ping_seconds,
+        )
+        try:
+            async with aclosing(following):
+                async for news in following:
+                    if isinstance(news, Job):
+                        yield events.encode(_ended(news))
+                    elif news:
+                        yield b"".join(map(_encode, news))
+                    else:
+                        yield events.encode(events.ping())
+        except StorageError as error:
+            yield events.encode(events.error(ApiError.internal(str(error)), request_id))
+
+
+def _encode(event: LoggedEvent) -> bytes:
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.kind.encode(), event.line)
+
+
+def _ended(job: Job) -> events.Event:
+    return {
+        "type": "ended",
+        "state": job.state.value,
+        "stop_reason": job.stop_reason,
+        "error_type": job.error_type,
+        "error_message": job.error_message,
+        "output_tokens": job.output_tokens,
+    }
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ApiError.invalid("after: Input should be the number of an event, or 0")
+    return int(text[:18])
