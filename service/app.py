@@ -8,10 +8,13 @@ from quart import Quart, Response, g, has_websocket_context, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from service.auth import Keys
+from service.batches.body import requests_limited
 from service.browser_guard import refuse_web_pages
 from service.core import Core
 from service.errors import ApiError
 from service.ids import new_id
+from service.routes.batches import PATH as BATCHES
+from service.routes.batches import BatchRoutes
 from service.routes.health import HealthRoutes
 from service.routes.messages import MessagesRoutes
 from service.routes.models import ModelRoutes
@@ -30,6 +33,7 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
     """All routes over `core`. Without `keys` only local programs are answered."""
     app = Quart("mererun", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = core.settings.body_limit_bytes
+    app.request_class = requests_limited({("POST", BATCHES): core.settings.batch_body_limit_bytes})
     app.config["RESPONSE_TIMEOUT"] = None  # an answer takes as long as it takes
     app.json.sort_keys = False  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -65,6 +69,7 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
     for routes in (
         HealthRoutes,
         MessagesRoutes,
+        BatchRoutes,
         ModelRoutes,
         RunRoutes,
         RunEventRoutes,

@@ -22,6 +22,7 @@ _SURROGATES = re.compile(
     r"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
 )
 _REPLACEMENT = r"\ufffd"
+_BODY = "the request body"
 
 
 def parse(body: bytes, content_type: str | None) -> dict[str, Any]:
@@ -33,13 +34,17 @@ def parse(body: bytes, content_type: str | None) -> dict[str, Any]:
     stems from text that some client cut in the middle of a character, and refusing it would refuse
     the whole history for ever.
     """
-    _check_content_type(content_type)
+    check_content_type(content_type)
+    return object_in(body, _BODY)
+
+
+def object_in(body: bytes, name: str) -> dict[str, Any]:
+    """The JSON object in `body`, as `parse` reads it; `name` is what errors call it."""
     if sum(map(body.count, _SEPARATORS)) > MAX_SEPARATORS:
         raise ApiError.too_large(
-            "the request body holds too many values:"
-            f" more than {MAX_SEPARATORS} of the characters , [ and {{"
+            f"{name} holds too many values: more than {MAX_SEPARATORS} of the characters , [ and {{"
         )
-    text = _text_of(body)
+    text = _text_of(body, name)
     try:
         value = json.loads(
             _without_lone_surrogates(text),
@@ -49,21 +54,28 @@ def parse(body: bytes, content_type: str | None) -> dict[str, Any]:
         )
     except json.JSONDecodeError as error:
         raise ApiError.invalid(
-            f"the request body is not valid JSON: {error.msg}"
-            f" (line {error.lineno}, column {error.colno})"
+            f"{name} is not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
         ) from None
     except RecursionError:
-        raise _too_deep() from None
+        raise _too_deep(name) from None
+    except _Held as held:
+        raise ApiError.invalid(f"{name} holds {held}") from None
     except ValueError:
-        raise ApiError.invalid("the request body holds an integer with too many digits") from None
+        raise ApiError.invalid(f"{name} holds an integer with too many digits") from None
     if not isinstance(value, dict):
-        raise ApiError.invalid("the request body must be a JSON object")
+        raise ApiError.invalid(f"{name} must be a JSON object")
     body_object = cast(dict[str, Any], value)
-    _check_nesting(body_object)
+    if not _is_shallow(body_object):
+        raise _too_deep(name)
     return body_object
 
 
-def _check_content_type(content_type: str | None) -> None:
+class _Held(Exception):
+    """What the text holds and should not."""
+
+
+def check_content_type(content_type: str | None) -> None:
+    """Raises ApiError 400 unless it is that of JSON in UTF-8."""
     media_type, *parameters = (content_type or "").split(";")
     if media_type.strip().lower() != "application/json":
         raise ApiError.invalid(
@@ -75,19 +87,17 @@ def _check_content_type(content_type: str | None) -> None:
             raise ApiError.invalid("content-type: the charset must be utf-8", "unsupported_charset")
 
 
-def _text_of(body: bytes) -> str:
+def _text_of(body: bytes, name: str) -> str:
     if not body.strip():
-        raise ApiError.invalid("the request body is empty; send a JSON object")
+        raise ApiError.invalid(f"{name} is empty; send a JSON object")
     if not json.detect_encoding(body).startswith("utf-8"):
         raise ApiError.invalid(
-            "the request body is not UTF-8 (it looks like UTF-16 or UTF-32)", "unsupported_charset"
+            f"{name} is not UTF-8 (it looks like UTF-16 or UTF-32)", "unsupported_charset"
         )
     try:
         return body.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
-        raise ApiError.invalid(
-            f"the request body is not valid UTF-8 at byte {error.start}"
-        ) from None
+        raise ApiError.invalid(f"{name} is not valid UTF-8 at byte {error.start}") from None
 
 
 def _without_lone_surrogates(text: str) -> str:
@@ -118,23 +128,23 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise ApiError.invalid(f"the request body holds the key {key[:100]!r} twice")
+                raise _Held(f"the key {key[:100]!r} twice")
             seen.add(key)
     return value
 
 
 def _refuse_constant(name: str) -> Never:
-    raise ApiError.invalid(f"the request body holds {name}, which is not a JSON number")
+    raise _Held(f"{name}, which is not a JSON number")
 
 
 def _finite(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        raise ApiError.invalid(f"the request body holds {digits[:40]}, which is out of range")
+        raise _Held(f"{digits[:40]}, which is out of range")
     return number
 
 
-def _check_nesting(value: dict[str, Any]) -> None:
+def _is_shallow(value: dict[str, Any]) -> bool:
     level: list[Any] = [value]
     for _ in range(MAX_NESTING):
         level = [
@@ -144,9 +154,10 @@ def _check_nesting(value: dict[str, Any]) -> None:
             if type(child) is dict or type(child) is list
         ]
         if not level:
-            return
-    raise _too_deep()
+            return True
+    return False
 
 
-def _too_deep() -> ApiError:
-    return ApiError.invalid(f"nesting too deep: the limit is {MAX_NESTING} levels")
+def _too_deep(name: str) -> ApiError:
+    place = "" if name == _BODY else f"{name}: "
+    return ApiError.invalid(f"{place}nesting too deep: the limit is {MAX_NESTING} levels")

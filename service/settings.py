@@ -40,7 +40,10 @@ class Settings:
     # Longer than any step and any tensor read; a hang is rare, a wrongly killed engine is worse.
     engine_stall_seconds: float = 120.0
     drain_seconds: float = 10.0
-    body_limit_bytes: int = 32 << 20  # the API's own limit
+    body_limit_bytes: int = 32 << 20  # the API's own limit, as are those of batches
+    batch_body_limit_bytes: int = 256 << 20
+    batch_requests_limit: int = 100_000
+    batch_expiry_seconds: float = 24 * 3600.0
 
     # How often what is due with time is looked for: expired batches, lost leases, old runs.
     housekeeping_seconds: float = 30.0

@@ -71,11 +71,18 @@ class BatchProgress:
 
     async def news(self) -> News | None:
         """What has happened since last asked; None when the batch is no more."""
+        while True:
+            news, complete = await self._some()
+            if news is None or news.moves or complete:
+                return news
+
+    async def _some(self) -> tuple[News | None, bool]:
+        """Some news, and whether there is no more."""
         of_batch = {"of_batch": self._batch.id}
         async with self._db.read() as connection:
             ended = (await connection.execute(_ENDED_AT, of_batch)).one_or_none()
             if ended is None:
-                return None
+                return None, True
             if self._start is None:
                 first = (await connection.execute(_FIRST, of_batch)).scalar_one() or 1
                 self._start = self._last = max(self._last, first - 1)
@@ -83,7 +90,7 @@ class BatchProgress:
             since = {"last": max(self._start, self._last - again)}
             rows = (await connection.execute(_MOVES, of_batch | since)).all()
             complete = len(rows) < ROWS_AT_ONCE
-            if not self._counts or (rows and complete):
+            if not self._counts or (complete and (rows or ended.ended_at)):
                 id = self._batch.id
                 self._counts = (await outcomes(connection, [id]))[id]
         moves = [
@@ -98,4 +105,4 @@ class BatchProgress:
             for seq in self._told.union(move.seq for move in moves)
             if seq > self._last - LATE_NUMBERS
         }
-        return News(moves, self._counts, ended.ended_at if complete else None)
+        return News(moves, self._counts, ended.ended_at if complete else None), complete
