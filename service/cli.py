@@ -13,16 +13,31 @@ from models.catalog import Checkpoint
 from service.auth import KeyFileError, add_key
 from service.commands.models import models
 from service.commands.one_line import OneLineErrors, Refusal
+from service.commands.options import data_dir_option, option
 from service.commands.user_path import UserPath
 from service.listener import ListenError
 from service.serving import StartError, serve
-from service.settings import Settings, default_data_dir
+from service.settings import Settings
 from storage.errors import StorageError
 
 _DEFAULTS = Settings()
 
 
-@click.group(cls=OneLineErrors)
+class _Commands(OneLineErrors):
+    """`runs` is `tools/inspect-runs`, imported when it is asked for: serving does without it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "runs"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "runs":
+            return super().get_command(ctx, cmd_name)
+        from tools.inspect_runs import main as runs
+
+        return runs
+
+
+@click.group(cls=_Commands)
 def main() -> None:
     """Serve the Anthropic Messages API from a model on this machine."""
     logging.basicConfig(
@@ -32,39 +47,39 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-def _option(name: str, help: str, **more: Any) -> Any:
-    variable = "MERERUN_" + name.removeprefix("--").replace("-", "_").upper()
-    return click.option(name, envvar=variable, show_envvar=True, help=help, **more)
-
-
 _path = UserPath()
 
 
 @main.command("serve")
-@_option(
+@option(
     "--model", "An installed model, or a model folder.", default=_DEFAULTS.model, show_default=True
 )
-@_option("--host", "Address to listen on.", default=_DEFAULTS.host, show_default=True)
-@_option(
+@option("--host", "Address to listen on.", default=_DEFAULTS.host, show_default=True)
+@option(
     "--port",
     "Port to listen on; 0 takes a free one.",
     default=_DEFAULTS.port,
     type=click.IntRange(0, 65535),
     show_default=True,
 )
-@_option(
-    "--data-dir",
-    "Where models, database and run records are kept.",
-    default=default_data_dir,
-    type=_path,
-)
-@_option(
+@data_dir_option
+@option(
     "--context-tokens", "Limit the context to less than the model's own.", type=click.IntRange(16)
 )
-@_option("--max-output-tokens", "Limit what a request may ask for.", type=click.IntRange(1))
-@_option("--api-key-file", "Ask for one of this file's keys; see `mererun keys add`.", type=_path)
-@_option("--ready-file", "Write {url, pid} here once ready.", type=_path)
-@_option(
+@option("--max-output-tokens", "Limit what a request may ask for.", type=click.IntRange(1))
+@option("--api-key-file", "Ask for one of this file's keys; see `mererun keys add`.", type=_path)
+@option(
+    "--retain-days",
+    "Remove runs that ended longer ago, with their records.",
+    type=click.FloatRange(0, min_open=True),
+)
+@option(
+    "--retain-gib",
+    "Remove the oldest runs while all records together take more disk.",
+    type=click.FloatRange(0, min_open=True),
+)
+@option("--ready-file", "Write {url, pid} here once ready.", type=_path)
+@option(
     "--record-content",
     "Whether run records keep texts and tokens, or their shapes, counts and timings only.",
     type=click.Choice(["on", "off"]),
@@ -98,7 +113,7 @@ def keys() -> None:
 
 
 @keys.command("add")
-@_option("--api-key-file", "The key file to add to.", type=_path, required=True)
+@option("--api-key-file", "The key file to add to.", type=_path, required=True)
 def keys_add(api_key_file: Path) -> None:
     """Make a key, print it once, and keep its digest."""
     try:

@@ -75,7 +75,13 @@ async def serve(
     family = await to_thread.run_sync(family_of, checkpoint)
     allow_descriptors(settings.queue_limit)
     async with AsyncExitStack() as stack:
-        stack.enter_context(data_dir.lock(settings.data_dir))
+        stack.enter_context(
+            data_dir.lock(
+                settings.data_dir,
+                model=checkpoint.id,
+                weights_sha256=checkpoint.weights_sha256,
+            )
+        )
         listener = stack.enter_context(listen(settings))
         if settings.ready_file is not None:
             stack.enter_context(_ready_file(settings.ready_file))

@@ -27,6 +27,8 @@ class Settings:
     context_tokens: int | None = None  # at most, and by default, the model's own
     max_output_tokens: int | None = None  # by default what the context leaves
     api_key_file: Path | None = None
+    retain_days: float | None = None  # by default, runs are kept for ever
+    retain_gib: float | None = None
     ready_file: Path | None = None
     record_content: bool = True
     database_url: str | None = None  # by default a SQLite file in the data folder
@@ -52,6 +54,10 @@ class Settings:
     def database(self) -> Path | str:
         """Where the jobs are: `storage.database.Database.open` takes it."""
         return self.database_url or self.data_dir / "mererun.db"
+
+    @property
+    def retain_bytes(self) -> int | None:
+        return None if self.retain_gib is None else int(self.retain_gib * (1 << 30))
 
     @property
     def models_dir(self) -> Path:

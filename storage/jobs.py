@@ -298,9 +298,12 @@ class Jobs:
         await self._changes(REQUEST_CANCEL, values)
         return await self.get(id)
 
-    async def cancel_queued(self, id: str) -> bool:
-        """Cancel a job that has not been claimed; False when it is not queued."""
-        return await self._end_queued(id, state=JobState.CANCELLED)
+    async def cancel_queued(self, id: str, *, output_tokens: int | None = None) -> bool:
+        """Cancel a job that waits, perhaps with some tokens of an earlier attempt; False when it
+        is not queued."""
+        return await self._end_queued(
+            id, state=JobState.CANCELLED, output_tokens=output_tokens or None
+        )
 
     async def interrupt_queued(self, id: str, message: str) -> bool:
         """Interrupt a job that has not been claimed; False when it is not queued."""

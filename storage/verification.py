@@ -91,8 +91,13 @@ def _history(job: Job, history: Sequence[Transition]) -> Iterator[str]:
             yield f"its history has the move {_move(after)}, which no run can make"
         if after.attempt != before.attempt + (after.to_state is JobState.RUNNING):
             yield f"its history counts attempt {after.attempt} after {before.attempt}"
-    starts = [each.at for each in history if each.to_state is JobState.RUNNING]
-    queued_again = job.state is JobState.QUEUED
+    # Forgotten by the row when it is queued again.
+    started_at: float | None = None
+    for each in history:
+        if each.to_state is JobState.RUNNING:
+            started_at = each.at
+        elif each.to_state is JobState.QUEUED:
+            started_at = None
     yield from _differences(
         "row",
         "history",
@@ -100,7 +105,7 @@ def _history(job: Job, history: Sequence[Transition]) -> Iterator[str]:
             "state": (job.state.value, last.to_state.value),
             "attempt": (job.attempt, last.attempt),
             "created_at": (job.created_at, first.at),
-            "started_at": (job.started_at, starts[-1] if starts and not queued_again else None),
+            "started_at": (job.started_at, started_at),
             "finished_at": (job.finished_at, None if job.state in _GOING_ON else last.at),
         },
     )
@@ -184,7 +189,7 @@ def _row_and_answer(job: Job, response: dict[str, Any]) -> Iterator[str]:
         "output tokens": (job.output_tokens or 0, usage["output_tokens"]),
     }
     # The row of a run cancelled in the queue has no error beside `cancel_reason`.
-    if job.attempt or job.error_type:
+    if job.started_at or job.error_type:
         compared["error"] = (job.error_type, error.get("type"))
         compared["error message"] = (job.error_message, error.get("message"))
     yield from _differences("row", "response.json", compared)

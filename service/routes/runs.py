@@ -1,13 +1,17 @@
-"""`GET /v1/runs`, `GET /v1/runs/{id}` and `POST /v1/runs/{id}/cancel`."""
+"""`GET /v1/runs`, `GET /v1/runs/{id}`, `POST /v1/runs/{id}/cancel` and `…/resume`."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
+from anyio import to_thread
 from quart import Quart, Response, g, jsonify, request
 
 from service.core import Core
 from service.errors import ApiError
 from storage.jobs import Job, JobState
+from storage.resumption import why_not_resumable
+from storage.run_records import RunRecord
 from storage.telemetry import telemetry_of
 
 _LIMIT = 100
@@ -21,6 +25,8 @@ class RunRoutes:
         app.add_url_rule("/v1/runs", view_func=self.list_runs)
         app.add_url_rule("/v1/runs/<run_id>", view_func=self.show_run)
         app.add_url_rule("/v1/runs/<run_id>/cancel", view_func=self.cancel_run, methods=["POST"])
+
+        app.add_url_rule("/v1/runs/<run_id>/resume", view_func=self.resume_run, methods=["POST"])
 
     async def list_runs(self) -> Response:
         """Newest first; `?state=`, `?limit=` up to 100, and `?before_id=` for the next page."""
@@ -58,6 +64,27 @@ class RunRoutes:
         by = f" by {g.api_key}" if g.api_key else ""
         await self._core.cancellation.request(run_id, f"requested{by} through the API")
         return jsonify(_describe(await self._get(run_id)))
+
+    async def resume_run(self, run_id: str) -> Response:
+        """Have a run that was cancelled or interrupted go on to its end, in the background."""
+        core, job = self._core, await self._get(run_id)
+        why_not = await to_thread.run_sync(
+            partial(
+                why_not_resumable,
+                job,
+                RunRecord.at(core.settings.data_dir / job.record),
+                model=core.checkpoint.id,
+                weights_sha256=core.checkpoint.weights_sha256,
+            )
+        )
+        if why_not is None and not await core.jobs.resume(run_id):
+            why_not = f"{run_id} was resumed or removed by somebody else meanwhile"
+        if why_not is not None:
+            # Not 409, which SDKs send again.
+            raise ApiError.invalid(f"run: {why_not}")
+        response = jsonify(_describe(await self._get(run_id)))
+        response.status_code = 202
+        return response
 
     async def _get(self, run_id: str) -> Job:
         job = await self._core.jobs.get(run_id)

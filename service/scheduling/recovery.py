@@ -52,11 +52,13 @@ async def recover(
         if job.cancel_requested_at is None:
             await jobs.interrupt_queued(job.id, _WHILE_QUEUED)
             continue
+        response = None
         try:
-            await to_thread.run_sync(_close_cancelled, job, data_dir)
+            response = await to_thread.run_sync(_close_cancelled, job, data_dir)
         except (StorageError, *_NO_RECORD) as error:
             logger.error("%s: %s", job.id, error)
-        await jobs.cancel_queued(job.id)
+        tokens = response["message"]["usage"]["output_tokens"] if response else None
+        await jobs.cancel_queued(job.id, output_tokens=tokens)
     if orphans or left:
         logger.info("saw to %d runs that an earlier service left behind", len(orphans) + len(left))
     return len(orphans) + len(left)

@@ -57,15 +57,17 @@ class Revival:
                 return await self._anew(job, orjson.loads(params), record)
         return await self._again(job, record)
 
-    async def close_record(self, job: Job) -> None:
+    async def close_record(self, job: Job) -> int:
         """Of a cancelled job that waits and is not in memory. A job that was never claimed may
-        have none yet, and one that ran elsewhere has it there."""
-        path = self._data_dir / job.record
-        if await to_thread.run_sync(path.is_dir):
-            error = ApiError.cancelled(job.cancel_reason)
-            await to_thread.run_sync(
-                close_unfinished, job, RunRecord.at(path), JobState.CANCELLED, error
-            )
+        have none yet, and one that ran elsewhere has it there. Returns its output tokens."""
+        record = RunRecord.at(self._data_dir / job.record)
+        if not await to_thread.run_sync(record.path.is_dir):
+            return 0
+        error = ApiError.cancelled(job.cancel_reason)
+        response = await to_thread.run_sync(
+            close_unfinished, job, record, JobState.CANCELLED, error
+        )
+        return response["message"]["usage"]["output_tokens"]
 
     async def _again(self, job: Job, record: RunRecord) -> LiveJob:
         """With the tokens it has already, so that none is generated twice."""

@@ -116,8 +116,8 @@ class Scheduler:
         """End a job that was asked to stop before it was claimed, and so never will be claimed."""
         live = self.find(job.id)
         if live is None:
-            await self._revival.close_record(job)
-            await self._jobs.cancel_queued(job.id)
+            tokens = await self._revival.close_record(job)
+            await self._jobs.cancel_queued(job.id, output_tokens=tokens)
             return
         async with live.closing:
             if self.find(job.id) is None:
@@ -125,7 +125,7 @@ class Scheduler:
             outcome = Outcome(None, ending)
             try:
                 await live.journal.close(response_of(live, outcome), None)
-                await self._jobs.cancel_queued(job.id)
+                await self._jobs.cancel_queued(job.id, output_tokens=len(live.answer.ids))
             except StorageError as error:
                 logger.error("%s", error)
             finally:

@@ -28,6 +28,7 @@ NEW = NewJob(
     created_at=1_800_000_000.0,
     input_tokens=3,
     max_tokens=9,
+    home=GONE,
 )
 MEASURED = Telemetry(0.1, 0.0, 0.2, 0.3, 0.5, 3, 2, 3, None, 0.2, 0.01)
 
