@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.data_dir import lock, prepare
+from storage.data_dir import Holder, holder, lock, prepare
 from storage.errors import StorageError
+from storage.owner import this_process
 
 CHILDREN = str(Path(__file__).with_name("children.py"))
 
@@ -41,6 +42,13 @@ def test_a_lock_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("text", [None, "", "123", "[]", "{"])
+def test_a_folder_that_nobody_holds_has_no_holder(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "service.lock").write_text(text)
+    assert holder(tmp_path) is None
+
+
 def test_a_second_service_is_told_who_has_the_folder(tmp_path: Path) -> None:
     command = [sys.executable, CHILDREN, "hold", str(tmp_path)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -51,8 +59,12 @@ def test_a_second_service_is_told_who_has_the_folder(tmp_path: Path) -> None:
     assert str(refused.value) == (
         f"another mererun (pid {child.pid}) is using {tmp_path}; stop it or use another --data-dir"
     )
+    held = holder(tmp_path)
+    assert held
+    assert held.owner.startswith(f"{child.pid}:")
     child.kill()
     child.communicate()
-    with lock(tmp_path):
-        assert (tmp_path / "service.lock").read_text() == str(os.getpid())
+    assert holder(tmp_path) is None
+    with lock(tmp_path, model="tiny", weights_sha256="0123"):
+        assert holder(tmp_path) == Holder(this_process(), "tiny", "0123")
     assert stat.S_IMODE((tmp_path / "service.lock").stat().st_mode) == 0o600
