@@ -54,7 +54,7 @@ def disagreements(stored: StoredRun, data_dir: Path) -> list[str]:
     if path != record_path(data_dir, job.id, job.created_at):
         found.append(f"its row names the record of something else, {job.record}")
     if not path.is_dir():
-        return [*found, f"its record {job.record} is missing"]
+        return found if _needs_no_record(job) else [*found, f"its record {job.record} is missing"]
     try:
         return [*found, *exposures(path), *_record(stored, RunRecord.at(path))]
     except StorageError as error:
@@ -75,6 +75,12 @@ def exposures(folder: Path) -> Iterator[str]:
         mode = stat.S_IMODE(item.stat().st_mode)
         if mode != wanted:
             yield f"{item} has mode {mode:04o}, not {wanted:04o}"
+
+
+def _needs_no_record(job: Job) -> bool:
+    """A batch's request has none before it is first claimed and prepared, if ever it is."""
+    unprepared = job.batch_id is not None and job.input_tokens == 0
+    return unprepared and job.state is not JobState.SUCCEEDED
 
 
 def _history(job: Job, history: Sequence[Transition]) -> Iterator[str]:
