@@ -13,7 +13,7 @@ from models.catalog import Checkpoint
 from service.auth import KeyFileError, add_key
 from service.commands.models import models
 from service.commands.one_line import OneLineErrors, Refusal
-from service.commands.options import data_dir_option, option
+from service.commands.options import data_dir_option, database_option, option
 from service.commands.user_path import UserPath
 from service.listener import ListenError
 from service.serving import StartError, serve
@@ -63,6 +63,7 @@ _path = UserPath()
     show_default=True,
 )
 @data_dir_option
+@database_option
 @option(
     "--context-tokens", "Limit the context to less than the model's own.", type=click.IntRange(16)
 )

@@ -1,6 +1,8 @@
-"""What the routes work with."""
+"""What the routes work with, and how it is put together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from models.catalog import Checkpoint
 from models.engine.host import EngineHost
@@ -8,11 +10,14 @@ from models.families.family import Family
 from service.preparation import Preparation
 from service.scheduling.admission import Admission
 from service.scheduling.cancellation import Cancellation
-from service.scheduling.scheduler import Scheduler
+from service.scheduling.finishing import Finishing
+from service.scheduling.revival import Revival
+from service.scheduling.scheduler import Claimer, Scheduler
 from service.settings import Settings
 from storage.batches import Batches
 from storage.database import Database
 from storage.jobs import Jobs
+from storage.owner import this_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +29,61 @@ class Core:
     family: Family
     db: Database
     jobs: Jobs
+    batches: Batches
     engine: EngineHost
+    preparation: Preparation
     scheduler: Scheduler
     cancellation: Cancellation
     admission: Admission
-    preparation: Preparation
-    batches: Batches
     context_tokens: int
     max_output_tokens: int
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        checkpoint: Checkpoint,
+        family: Family,
+        db: Database,
+        engine_command: Sequence[str],
+    ) -> Self:
+        """All of it, and nothing of it running yet."""
+        jobs, batches, owner = Jobs(db), Batches(db), this_process()
+        context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
+        max_output_tokens = min(settings.max_output_tokens or context_tokens, context_tokens)
+        preparation = Preparation(
+            checkpoint,
+            family,
+            context_tokens=context_tokens,
+            max_output_tokens=max_output_tokens,
+        )
+        engine = EngineHost(
+            str(checkpoint.path),
+            stall_seconds=settings.engine_stall_seconds,
+            command=engine_command,
+        )
+        scheduler = Scheduler(
+            jobs,
+            engine,
+            Claimer(owner, f"engine-0 of {owner}", checkpoint.id, settings.lease_seconds),
+            Finishing(jobs),
+            Revival(jobs, batches, preparation, settings.data_dir, content=settings.record_content),
+        )
+        cancellation = Cancellation(db, jobs, scheduler)
+        return cls(
+            settings=settings,
+            checkpoint=checkpoint,
+            family=family,
+            db=db,
+            jobs=jobs,
+            batches=batches,
+            engine=engine,
+            preparation=preparation,
+            scheduler=scheduler,
+            cancellation=cancellation,
+            admission=Admission(
+                settings, checkpoint.id, owner, preparation, jobs, scheduler, cancellation
+            ),
+            context_tokens=context_tokens,
+            max_output_tokens=max_output_tokens,
+        )

@@ -16,29 +16,21 @@ from anyio import to_thread
 from hypercorn import Config
 
 from models.catalog import Checkpoint, resolve
-from models.engine.host import WORKER, EngineHost, EngineStatus
+from models.engine.host import WORKER, EngineStatus
 from models.families import family_of
 from service.app import create_app
 from service.auth import Keys
 from service.core import Core
 from service.descriptors import allow_descriptors
 from service.errors import ApiError
+from service.housekeeping import Housekeeping
 from service.listener import listen, url_of
 from service.load_progress import load_progress
-from service.preparation import Preparation
-from service.scheduling.admission import Admission
-from service.scheduling.cancellation import Cancellation
-from service.scheduling.finishing import Finishing
-from service.scheduling.housekeeping import Housekeeping
 from service.scheduling.live_job import Ending
-from service.scheduling.revival import Revival
-from service.scheduling.scheduler import Claimer, Scheduler
 from service.settings import LOOPBACK_HOSTS, Settings
 from storage import data_dir
-from storage.batches import Batches
 from storage.database import Database
-from storage.jobs import Jobs, JobState
-from storage.owner import this_process
+from storage.jobs import JobState
 
 logger = logging.getLogger("mererun")
 
@@ -86,54 +78,15 @@ async def serve(
         if settings.ready_file is not None:
             stack.enter_context(_ready_file(settings.ready_file))
         db = await stack.enter_async_context(Database.open(settings.database))
-        jobs, batches = Jobs(db), Batches(db)
-        housekeeping = Housekeeping(db, jobs, batches, settings)
+        core = Core.of(settings, checkpoint, family, db, engine_command)
+        housekeeping = Housekeeping(core)
         await housekeeping.at_start()
-        engine = EngineHost(
-            str(checkpoint.path),
-            stall_seconds=settings.engine_stall_seconds,
-            command=engine_command,
-        )
-        context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
-        max_output_tokens = min(settings.max_output_tokens or context_tokens, context_tokens)
-        preparation = Preparation(
-            checkpoint,
-            family,
-            context_tokens=context_tokens,
-            max_output_tokens=max_output_tokens,
-        )
-        owner = this_process()
-        scheduler = Scheduler(
-            jobs,
-            engine,
-            Claimer(owner, f"engine-0 of {owner}", checkpoint.id, settings.lease_seconds),
-            Finishing(jobs),
-            Revival(jobs, batches, preparation, settings.data_dir, content=settings.record_content),
-        )
-        cancellation = Cancellation(db, jobs, scheduler)
-        core = Core(
-            settings=settings,
-            checkpoint=checkpoint,
-            family=family,
-            db=db,
-            jobs=jobs,
-            batches=batches,
-            engine=engine,
-            scheduler=scheduler,
-            cancellation=cancellation,
-            admission=Admission(
-                settings, checkpoint.id, owner, preparation, jobs, scheduler, cancellation
-            ),
-            preparation=preparation,
-            context_tokens=context_tokens,
-            max_output_tokens=max_output_tokens,
-        )
         url = url_of(listener)
         shutdown = Shutdown(core)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(engine.run)
-            tasks.start_soon(scheduler.run)
-            tasks.start_soon(cancellation.run)
+            tasks.start_soon(core.engine.run)
+            tasks.start_soon(core.scheduler.run)
+            tasks.start_soon(core.cancellation.run)
             tasks.start_soon(housekeeping.run)
             tasks.start_soon(shutdown.on_signals)
             tasks.start_soon(_announce_when_ready, core, url, announce, shutdown)

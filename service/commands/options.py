@@ -21,4 +21,8 @@ data_dir_option = option(
     default=default_data_dir,
     show_default="$XDG_DATA_HOME/mererun",
 )
+database_option = option(
+    "--database-url",
+    "A PostgreSQL that services share, postgresql+asyncpg://…; else a file in the data folder.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -5,12 +5,9 @@ import time
 
 import anyio
 
+from service.core import Core
 from service.scheduling.recovery import recover
-from service.settings import Settings
-from storage.batches import Batches
-from storage.database import Database
 from storage.errors import StorageError
-from storage.jobs import Jobs
 from storage.owner import is_alive, this_process
 
 logger = logging.getLogger("mererun.housekeeping")
@@ -19,11 +16,11 @@ logger = logging.getLogger("mererun.housekeeping")
 class Housekeeping:
     """Nothing here is urgent: what fails is tried again the next time."""
 
-    def __init__(self, db: Database, jobs: Jobs, batches: Batches, settings: Settings) -> None:
-        self._db = db
-        self._jobs = jobs
-        self._batches = batches
-        self._settings = settings
+    def __init__(self, core: Core) -> None:
+        self._db = core.db
+        self._jobs = core.jobs
+        self._batches = core.batches
+        self._settings = core.settings
 
     async def at_start(self) -> None:
         """See to what an earlier service left, before the first job is admitted.
