@@ -36,7 +36,7 @@ class Elements:
         self.count = 0
 
     def __iter__(self) -> Iterator[bytes]:
-        depth, key, inside = 0, b"", False
+        depth, key, inside, first = 0, b"", False, 0
         while token := self._token():
             if token.startswith(b'"'):
                 key = token if depth == 1 else key
@@ -44,11 +44,11 @@ class Elements:
                 depth += 1
                 if depth == 2 and token == b"[" and _is_name_of_list(key):
                     self._rest += self._taken()
-                    self._name, inside = f"{_LIST}.{self.count}", True
+                    self._name, inside, first = f"{_LIST}.{self.count}", True, self.count
             elif inside and depth == 2:  # "," or "]", or a "}" that the rest is refused for
                 element = self._taken()[:-1]
                 inside = token == b","
-                if inside or self.count or element.strip():
+                if inside or self.count > first or element.strip():
                     self.count += 1
                     self._name = f"{_LIST}.{self.count}"
                     yield element
