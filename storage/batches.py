@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from storage.batch import EXPIRED, Batch, NewBatch, NewRequest, Outcome, Result
 from storage.database import Database
+from storage.failpoints import failpoint
 from storage.job import NewJob, Priority
 from storage.job_state import JobState
 from storage.jobs import NEXT_TURN, OPEN, QUEUED, DuplicateKey
@@ -60,6 +61,14 @@ CANCEL_UNTOUCHED = (
     )
     .values(state=JobState.CANCELLED, finished_at=bindparam("now"))
 )
+# Before anything of a batch is written, so that two machines never wait for each other: whoever ends
+# one of its runs, too, comes to hold the run first, then the batch.
+HOLD_RUNS = (
+    select(jobs.c.seq)
+    .where(jobs.c.batch_id == bindparam("of_batch"), OPEN)
+    .order_by(jobs.c.seq)
+    .with_for_update()
+)
 NOT_ENDED = batches.c.ended_at.is_(None)
 
 
@@ -96,6 +105,8 @@ class Batches:
                 while part := await anyio.to_thread.run_sync(next, parts, None):
                     await connection.execute(insert(jobs), part.jobs)
                     await connection.execute(insert(batch_requests), part.requests)
+                failpoint("creating batch")
+            failpoint("created batch")
         except IntegrityError as error:
             if new.idempotency_key and await self.with_key(new.api_key, new.idempotency_key):
                 raise DuplicateKey from error
@@ -180,6 +191,7 @@ class Batches:
         """
         now = time.time()
         async with self._db.write(durable=True) as connection:
+            await connection.execute(HOLD_RUNS, {"of_batch": batch.id})
             asked = await connection.execute(
                 update(batches).where(
                     batches.c.id == bindparam("of_batch"),
@@ -189,7 +201,9 @@ class Batches:
                 {"of_batch": batch.id, "cancel_requested_at": now},
             )
             if asked.rowcount:
+                failpoint("cancelling batch")
                 await _cancel_requests(connection, batch.id, now, reason)
+        failpoint("cancelled batch")
 
     async def expire(self, now: float) -> int:
         """Cancel the requests of every batch whose time is over at `now`, with the reason
@@ -200,22 +214,24 @@ class Batches:
         stopped = 0
         for id in ids:
             async with self._db.write() as connection:
+                await connection.execute(HOLD_RUNS, {"of_batch": id})
                 stopped += await _cancel_requests(connection, id, now, EXPIRED)
         return stopped
 
     async def delete(self, batch: Batch) -> bool:
         """Delete an ended batch with its runs; their records are noted as discarded. False, and
         nothing is deleted, when it has not ended."""
-        of_batch = jobs.c.batch_id == batch.id
-        kept = select(jobs.c.record).where(of_batch, jobs.c.attempt > 0)
         async with self._db.write(durable=True) as connection:
             ended = select(batches.c.ended_at).where(batches.c.id == batch.id)
             if (await connection.execute(ended)).scalar_one_or_none() is None:
                 return False
-            await connection.execute(insert(discarded_records).from_select(["record"], kept))
-            await connection.execute(delete(jobs).where(of_batch))
-            await connection.execute(delete(batches).where(batches.c.id == batch.id))
-        return True
+            runs = delete(jobs).where(jobs.c.batch_id == batch.id)
+            gone = await connection.execute(runs.returning(jobs.c.record, jobs.c.attempt))
+            kept = [{"record": row.record} for row in gone if row.attempt > 0]
+            if kept:
+                await connection.execute(insert(discarded_records), kept)
+            deleted = await connection.execute(delete(batches).where(batches.c.id == batch.id))
+        return deleted.rowcount > 0
 
     async def _one(self, *where: ColumnElement[bool]) -> Batch | None:
         async with self._db.read() as connection:

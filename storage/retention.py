@@ -29,6 +29,7 @@ from sqlalchemy import (
 
 from storage.database import Database
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.run_records import RunRecord
 from storage.tables import batches, discarded_records, jobs
 from storage.to_the_end import to_the_end
@@ -237,6 +238,7 @@ class _Prune:
                 await connection.execute(insert(discarded_records), notes)
             if of := {row.batch_id for row in gone if row.batch_id}:
                 await connection.execute(delete(batches).where(batches.c.id.in_(of), ~_HAS_JOBS))
+            failpoint("pruning")
         return {row.record for row in gone}, time.perf_counter() - began
 
     async def _total(self) -> int:
@@ -267,6 +269,7 @@ async def _remove(db: Database, data_dir: Path, records: Sequence[str]) -> None:
     """Remove records and then their notes; a record that cannot be removed keeps its note."""
     if not records:
         return
+    failpoint("rows pruned")
     paths = [data_dir / record for record in records if _is_record(record)]
     here = await to_thread.run_sync(_remove_folders, paths, data_dir)
     # A shared store's record may lie on another machine, which removes it.
@@ -275,6 +278,7 @@ async def _remove(db: Database, data_dir: Path, records: Sequence[str]) -> None:
         for record in records
         if not (data_dir / record).exists() and (data_dir / record in here or not db.shared)
     ]
+    failpoint("records pruned")
     if done:
         note = discarded_records.c.record
         await db.execute(delete(discarded_records).where(note.in_(done)), {})

@@ -13,6 +13,7 @@ from weakref import finalize
 import orjson
 
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.json_text import to_json
 
 # Syncs that are asked for together share one commit of the file system's journal.
@@ -101,6 +102,7 @@ class RunRecord:
             for name in ("response.json", "telemetry.json"):
                 for file in (self.path / name, _temporary(self.path / name)):
                     file.unlink(missing_ok=True)
+                failpoint(f"took back {name}")
 
     @property
     def closed(self) -> bool:
@@ -230,6 +232,7 @@ def _publish(path: Path, files: dict[str, Any], *, also_sync: Sequence[int | Pat
         for descriptor in opened:
             os.close(descriptor)
     for name in files:
+        failpoint(f"naming {name}")
         _temporary(path / name).rename(path / name)
 
 

@@ -22,6 +22,7 @@ from service.scheduling.scheduler import Scheduler
 from service.settings import Settings
 from service.wire.requests import MessagesRequest
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.jobs import DuplicateKey, Jobs, JobState, NewJob
 from storage.redaction import redact, shapes
 from storage.run_records import RunRecord, record_path
@@ -132,8 +133,11 @@ class Admission:
 
         async def write() -> None:
             try:
+                failpoint("admitting")
                 await to_thread.run_sync(self._create_record, run, stops, received, now)
+                failpoint("recorded")
                 await self._insert(new, record)
+                failpoint("inserted")
             except BaseException:
                 self._scheduler.forget(run.job)
                 raise

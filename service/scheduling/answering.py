@@ -11,6 +11,7 @@ from models.engine.protocol import Failed, Finished, Loading, Prefill, Tokens
 from service.errors import ApiError
 from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.relay import Answered, TextDelta
+from storage.failpoints import failpoint
 from storage.jobs import JobState
 
 logger = logging.getLogger("mererun.answering")
@@ -93,6 +94,7 @@ class Answering:
                         if live.ending is not None:
                             return
                     case Prefill(_, done, total):
+                        failpoint("prefill")
                         live.prefilled_tokens = done
                         live.journal.write("prefill", done=done, total=total)
                         if live.ending is not None:
@@ -107,6 +109,7 @@ class Answering:
                         pass
 
     async def _take(self, ids: list[int]) -> None:
+        failpoint("tokens")
         live = self._live
         live.prefilled_tokens = live.input_tokens
         self._show(*live.answer.take(ids))

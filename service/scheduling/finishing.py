@@ -15,6 +15,7 @@ from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.recorded import message_of, recorded
 from service.wire.responses import Message
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
 from storage.json_text import to_json
 from storage.telemetry import Telemetry
@@ -41,6 +42,7 @@ class Finishing:
         if closed:
             with suppress(StorageError):  # what it lacks can be generated again
                 await live.journal.flush()
+        failpoint("answered")
         while True:
             if not closed:
                 try:
@@ -49,6 +51,7 @@ class Finishing:
                 except StorageError as error:
                     logger.error("%s", error)
                     outcome = _failed(outcome, error)
+            failpoint("closed")
             try:
                 if await self._write_end(job, live, outcome, telemetry):
                     return outcome
@@ -67,7 +70,10 @@ class Finishing:
             try:
                 if live is not None:
                     await live.journal.flush()
-                return await self._jobs.requeue(job, engine_died=engine_died)
+                failpoint("putting back")
+                is_back = await self._jobs.requeue(job, engine_died=engine_died)
+                failpoint("put back")
+                return is_back
             except StorageError as error:
                 logger.error("%s", error)
                 await anyio.sleep(RETRY_SECONDS)

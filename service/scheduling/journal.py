@@ -9,6 +9,7 @@ import anyio
 from anyio import to_thread
 
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.redaction import shapes
 from storage.run_records import RunRecord
 from storage.telemetry import Telemetry
@@ -48,7 +49,9 @@ class Journal:
             await self._changed.wait()
             await anyio.sleep(_WRITE_EVERY_SECONDS)
             self._changed = anyio.Event()
+            failpoint("flushing")
             await self.flush()
+            failpoint("flushed")
 
     async def flush(self) -> None:
         """Write what waits. Raises StorageError."""

@@ -10,6 +10,7 @@ from anyio import to_thread
 from service.errors import ApiError
 from service.scheduling.recorded import close_unfinished
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
 from storage.json_text import to_json
 from storage.run_records import RunRecord
@@ -101,6 +102,7 @@ async def _make_up(
                 job, JobState.FAILED, error_type="api_error", error_message=_QUARANTINED
             )
         return
+    failpoint("making up")
     telemetry = await to_thread.run_sync(record.telemetry)
     error: dict[str, str] = response["error"] or {}
     state, message = JobState(response["state"]), response["message"]

@@ -19,6 +19,7 @@ from service.scheduling.recorded import close_unfinished
 from service.wire.requests import MessagesRequest
 from storage.batches import Batches
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
 from storage.redaction import redact, shapes
 from storage.run_records import RunRecord
@@ -112,10 +113,12 @@ class Revival:
         stops = list(wire.stop_sequences or ())
         kept = self._preparation.recorded(run, stops, content=self._content)
         await self._begin_record(record, job, params, kept)
+        failpoint("record begun")
         if not await self._jobs.prepared(
             job, input_tokens=len(run.prompt), max_tokens=run.max_tokens
         ):
             raise LeaseLost(f"the lease of {job.id} was lost")
+        failpoint("prepared")
         return self._live(job, run, self._preparation.answer(run, stops), record)
 
     async def _begin_record(

@@ -19,6 +19,7 @@ from service.scheduling.preemption import QUANTUM_TOKENS, preempts
 from service.scheduling.relay import Broken
 from service.scheduling.revival import Revival
 from storage.errors import StorageError
+from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState, Priority
 
 logger = logging.getLogger("mererun.scheduler")
@@ -117,6 +118,7 @@ class Scheduler:
         live = self.find(job.id)
         if live is None:
             tokens = await self._revival.close_record(job)
+            failpoint("closed unclaimed")
             await self._jobs.cancel_queued(job.id, output_tokens=tokens)
             return
         async with live.closing:
@@ -125,6 +127,7 @@ class Scheduler:
             outcome = Outcome(None, ending)
             try:
                 await live.journal.close(response_of(live, outcome), None)
+                failpoint("closed unclaimed")
                 await self._jobs.cancel_queued(job.id, output_tokens=len(live.answer.ids))
             except StorageError as error:
                 logger.error("%s", error)
@@ -172,25 +175,32 @@ class Scheduler:
         while self.live or self.running is not None:
             await self._ended.wait()
 
+    async def run_only(self, job_id: str) -> None:
+        """Run one queued job to its end, instead of `run`."""
+        while (job := await self._claim_one(self._least, job_id)) is not None:
+            await self._run(job)
+
     async def _claim(self) -> Job | None:
-        claimer, only = self._claimer, self._next
-        self._next = None
         # Background jobs can wait until there is an engine; those with a reader are told.
         least = Priority.INTERACTIVE if self._host.status.error else self._least
-        for wanted in (only, None) if only else (None,):
-            job = await self._jobs.claim(
-                claimer.owner,
-                claimer.engine,
-                claimer.lease_seconds,
-                model=claimer.model,
-                least=least,
-                only=wanted,
-            )
-            if job is not None:
-                return job
-        return None
+        only, self._next = self._next, None
+        if only is not None and (job := await self._claim_one(least, only)) is not None:
+            return job
+        return await self._claim_one(least)
+
+    async def _claim_one(self, least: Priority, only: str | None = None) -> Job | None:
+        claimer = self._claimer
+        return await self._jobs.claim(
+            claimer.owner,
+            claimer.engine,
+            claimer.lease_seconds,
+            model=claimer.model,
+            least=least,
+            only=only,
+        )
 
     async def _run(self, job: Job) -> None:
+        failpoint("claimed")
         live = await self._live(job)
         if live is None:
             return
@@ -259,6 +269,7 @@ class Scheduler:
             outcome = await self._finishing.end(
                 job, live, outcome, lambda shown: self._tell(live, shown)
             )
+            failpoint("ended")
         self._tell(live, outcome)
 
     async def _put_back(self, job: Job, live: LiveJob, outcome: Outcome) -> None:
