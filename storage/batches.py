@@ -61,8 +61,8 @@ CANCEL_UNTOUCHED = (
     )
     .values(state=JobState.CANCELLED, finished_at=bindparam("now"))
 )
-# Before anything of a batch is written, so that two machines never wait for each other: whoever ends
-# one of its runs, too, comes to hold the run first, then the batch.
+# Before anything of a batch is written, so that two machines never wait for each other: whoever
+# ends one of its runs, too, comes to hold the run first, then the batch.
 HOLD_RUNS = (
     select(jobs.c.seq)
     .where(jobs.c.batch_id == bindparam("of_batch"), OPEN)

@@ -73,10 +73,6 @@ class Database(ABC):
         """
 
     @abstractmethod
-    async def external_change(self) -> bool:
-        """Whether anything was committed, here or by another process, since last asked."""
-
-    @abstractmethod
     async def checkpoint(self) -> None:
         """Give back the disk that a log of past writes takes, without making writers wait."""
 

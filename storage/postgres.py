@@ -109,9 +109,6 @@ class PostgreSQL(Database):
             if wait.cancelled_caught:
                 await self._ask_whether_alive(self._listener)
 
-    async def external_change(self) -> bool:
-        return True
-
     async def checkpoint(self) -> None:
         """The server sees to its log itself."""
 

@@ -116,14 +116,10 @@ class SQLite(Database):
                 yield connection
 
     async def changed(self) -> None:
-        while not await self.external_change():  # noqa: ASYNC110 - nobody tells of it
+        while not await self._has_changed():  # noqa: ASYNC110 - nobody tells of it
             await anyio.sleep(WATCH_SECONDS)
 
-    async def external_change(self) -> bool:
-        """Whether anything was committed, here or by another process, since last asked.
-
-        It is for one asker; the first answer is True.
-        """
+    async def _has_changed(self) -> bool:
         async with self._watching:
             with _explained(self._name):
                 async with connected(self._watcher) as connection:

@@ -8,6 +8,7 @@ import anyio
 import pytest
 from sqlalchemy import insert, make_url, text
 
+from storage.batches import Batch, Batches, NewBatch, NewRequest
 from storage.database import Database
 from storage.errors import StorageError
 from storage.jobs import Job, Jobs, JobState
@@ -245,3 +246,30 @@ async def test_a_claim_that_finds_nothing_wakes_nobody(db: Database, new_job: Ne
     with anyio.move_on_after(0.5) as quiet:
         await db.changed()
     assert quiet.cancelled_caught
+
+
+async def test_a_batch_is_cancelled_while_its_runs_end(db: Database, new_job: NewJobs) -> None:
+    batches = Batches(db)
+    for number in range(10):
+        new = NewBatch(f"b{number}", "req", "m", None, 8, created_at=1.0, expires_at=2.0)
+        ids = [f"{number}.{place}" for place in range(8)]
+        batch = await batches.create(new, (NewRequest(id, id, id, 8, b"{}") for id in ids))
+        held = [await Jobs(db).claim("me", f"e{it}", 30, model="m") for it in range(4)]
+        async with anyio.create_task_group() as group:
+            for job in held:
+                assert job is not None
+                group.start_soon(Jobs(db).finish, job, JobState.SUCCEEDED)
+            group.start_soon(batches.cancel, batch, "enough")
+            group.start_soon(batches.expire, 10.0)
+        ended = await batches.get(batch.id, None)
+        assert ended is not None
+        assert ended.ended_at is not None
+        deleted: list[bool] = []
+
+        async def delete(batch: Batch, deleted: list[bool] = deleted) -> None:
+            deleted.append(await batches.delete(batch))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(delete, ended)
+            group.start_soon(delete, ended)
+        assert sorted(deleted) == [False, True]
