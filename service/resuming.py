@@ -26,6 +26,7 @@ async def finish_run(
     """
     checkpoint = resolve(settings.model, settings.models_dir)
     family = await to_thread.run_sync(family_of, checkpoint)
+    fault: str | None = None
     async with AsyncExitStack() as stack:
         stack.enter_context(
             data_dir.lock(
@@ -38,9 +39,9 @@ async def finish_run(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(core.engine.run)
             tasks.start_soon(core.cancellation.run)
-            status = await core.engine.settled()
-            if status.error is None:
+            if (await core.engine.settled()).error is None:
                 await core.scheduler.run_only(run_id)
+            fault = core.engine.status.error
             tasks.cancel_scope.cancel()
-    if status.error is not None:
-        raise EngineUnavailable(status.error)
+    if fault is not None:
+        raise EngineUnavailable(fault)

@@ -1,5 +1,6 @@
 """`/v1/messages/batches`: create, list, retrieve, cancel, delete, results, and progress."""
 
+import logging
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -24,6 +25,9 @@ from service.wire import events
 from storage.batch_progress import BatchProgress
 from storage.batches import Batch, DuplicateKey, NewBatch
 from storage.errors import StorageError
+from storage.retention import complete
+
+logger = logging.getLogger("mererun.http")
 
 PATH = "/v1/messages/batches"
 _RETRY_AFTER_SECONDS = 10
@@ -149,11 +153,16 @@ class BatchRoutes:
         return jsonify(await self._describe(await self._get(batch_id)))
 
     async def delete_batch(self, batch_id: str) -> Response:
+        """With its runs and their records."""
         batch = await self._get(batch_id)
         if not await self._batches.delete(batch):
             raise ApiError.invalid(
                 f"batch: {batch.id} has not ended; cancel it, or delete it when it has ended"
             )
+        try:
+            await complete(self._core.db, self._core.settings.data_dir)
+        except StorageError as error:  # the next prune tries again
+            logger.error("%s", error)
         return jsonify(wire.deleted_json(batch.id))
 
     async def show_results(self, batch_id: str) -> Response:

@@ -50,7 +50,7 @@ _YES = {"supported": True}
 
 # What this version can do with text alone; families add to it as they are built.
 _CAPABILITIES: dict[str, Any] = {
-    "batch": _NO,
+    "batch": _YES,
     "citations": _NO,
     "code_execution": _NO,
     "image_input": _NO,

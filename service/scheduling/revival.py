@@ -105,10 +105,12 @@ class Revival:
             prompt = await self._preparation.prompt(prepared)
             run = self._preparation.run(job.id, wire, prompt, job.api_key or "")
         except ApiError as error:
-            run = Run(job.id, 0, 0.0, 1.0, 0, 0, (), ids_of())
+            run = Run(job.id, job.max_tokens, 0.0, 1.0, 0, 0, (), ids_of())
             live = self._live(job, run, self._preparation.answer(run, []), record)
             live.ending = Ending(JobState.FAILED, error)
-            await self._begin_record(record, job, params, {"model": job.model, "tokens": 0})
+            # Without ids, so that nobody takes it for a prompt to go on with.
+            kept = self._preparation.recorded(run, [], content=False)
+            await self._begin_record(record, job, params, kept)
             return live
         stops = list(wire.stop_sequences or ())
         kept = self._preparation.recorded(run, stops, content=self._content)
