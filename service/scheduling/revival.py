@@ -54,7 +54,9 @@ class Revival:
         record = RunRecord.at(self._data_dir / job.record)
         if job.batch_id is not None:
             params = await self._batches.params(job.id)
-            if params is not None and not await to_thread.run_sync(_can_go_on, record):
+            # A record that was begun when the row was not told of it yet is begun anew.
+            begun = job.input_tokens > 0 and await to_thread.run_sync(_can_go_on, record)
+            if params is not None and not begun:
                 return await self._anew(job, orjson.loads(params), record)
         return await self._again(job, record)
 
