@@ -127,6 +127,7 @@ INDEXES = [
     "CREATE UNIQUE INDEX jobs_one_running_per_engine ON jobs (engine) WHERE state = 'running'",
     "CREATE INDEX jobs_created_at ON jobs (created_at)",
     "CREATE INDEX jobs_state ON jobs (state, seq)",
+    "CREATE INDEX jobs_model ON jobs (model, seq)",
     "CREATE INDEX jobs_message ON jobs (message_id)",
     "CREATE INDEX jobs_finished_at ON jobs (finished_at) WHERE finished_at IS NOT NULL",
     "CREATE INDEX jobs_batch ON jobs (batch_id, state) WHERE batch_id IS NOT NULL",
@@ -177,17 +178,31 @@ FUNCTIONS = [
     END
     $$
     """,
-    # Two transactions that end a batch's last two jobs see neither the other's: so one waits here
-    # for the other to commit, and looks after that.
+    # By statement, since a batch is cancelled as one, and to look for open jobs once for each would
+    # take their number's square. Two transactions that end a batch's last two jobs see neither the
+    # other's: so one waits here for the other to commit, and looks after that.
     """
     CREATE FUNCTION mererun_batch_end() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+        ended RECORD;
     BEGIN
-        UPDATE batch_requests SET params = NULL WHERE job_id = NEW.id;
-        PERFORM 1 FROM batches WHERE id = NEW.batch_id FOR NO KEY UPDATE;
-        UPDATE batches SET ended_at = NEW.finished_at
-        WHERE id = NEW.batch_id AND ended_at IS NULL AND NOT EXISTS (
-            SELECT 1 FROM jobs
-            WHERE batch_id = NEW.batch_id AND state IN ('queued', 'running'));
+        FOR ended IN
+            SELECT batch_id, max(finished_at) AS at FROM changed
+            WHERE batch_id IS NOT NULL AND finished_at IS NOT NULL
+            GROUP BY batch_id ORDER BY batch_id
+        LOOP
+            UPDATE batch_requests SET params = NULL FROM changed
+            WHERE changed.batch_id = ended.batch_id AND changed.finished_at IS NOT NULL
+                AND batch_requests.job_id = changed.id;
+            PERFORM 1 FROM batches
+            WHERE id = ended.batch_id AND ended_at IS NULL FOR NO KEY UPDATE;
+            IF FOUND AND NOT EXISTS (
+                SELECT 1 FROM jobs
+                WHERE batch_id = ended.batch_id AND state IN ('queued', 'running'))
+            THEN
+                UPDATE batches SET ended_at = ended.at WHERE id = ended.batch_id;
+            END IF;
+        END LOOP;
         RETURN NULL;
     END
     $$
@@ -217,10 +232,9 @@ TRIGGERS = [
     "jobs_history_begin AFTER INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION mererun_history_begin()",
     "jobs_history_move AFTER UPDATE OF state ON jobs FOR EACH ROW "
     "WHEN (OLD.state <> NEW.state) EXECUTE FUNCTION mererun_history_move()",
-    "jobs_batch_end AFTER UPDATE OF state ON jobs FOR EACH ROW "
-    "WHEN (NEW.batch_id IS NOT NULL AND NEW.state NOT IN ('queued', 'running')) "
+    "jobs_batch_end AFTER UPDATE ON jobs REFERENCING NEW TABLE AS changed FOR EACH STATEMENT "
     "EXECUTE FUNCTION mererun_batch_end()",
-    # Not by statement: one that changes nothing, such as a claim when nothing waits, would wake
+    # Not by statement, since one that changes nothing, such as a claim when nothing waits, would wake
     # everybody to try the same.
     "jobs_notify_arrival AFTER INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION mererun_notify()",
     "jobs_notify_change AFTER UPDATE OF state, cancel_requested_at ON jobs FOR EACH ROW "

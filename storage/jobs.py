@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from operator import ge, le
 from typing import Any
 
 from sqlalchemy import (
@@ -438,15 +439,24 @@ class Jobs:
         if model is not None:
             where.append(jobs.c.model == model)
         if since is not None:
-            where.append(jobs.c.created_at >= since)
+            where += _in_time(jobs.c.created_at >= since, func.min, ge)
         if until is not None:
-            where.append(jobs.c.created_at < until)
+            where += _in_time(jobs.c.created_at < until, func.max, le)
         if before is not None:
             place = select(jobs.c.seq).where(jobs.c.id == before).scalar_subquery()
             where.append(jobs.c.seq < place)
         statement = select(jobs).where(*where).order_by(jobs.c.seq.desc()).limit(limit)
         async with self._db.read() as connection:
             return [_job(row) for row in (await connection.execute(statement)).mappings()]
+
+
+def _in_time(
+    arrived: ColumnElement[bool], outermost: Callable[..., Any], compare: Callable[..., Any]
+) -> list[ColumnElement[bool]]:
+    """`arrived`, and the bound on `seq` that follows from it: without that, those that do not match
+    are gone through one by one. The sum keeps SQLite from looking for the bound in that way."""
+    bound = select(outermost(jobs.c.seq + 0)).where(arrived).scalar_subquery()
+    return [arrived, compare(jobs.c.seq, bound)]
 
 
 def _held_as(job: Job) -> dict[str, Any]:
