@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -46,31 +47,32 @@ class Outcome:
 
 
 class Answering:
-    """Takes one answer further, as far as the engine gets this time."""
+    """Takes one answer further, as far as the engine gets this time.
 
-    def __init__(self, engine: EngineHost, live: LiveJob) -> None:
+    `make_room` is called between the steps of a prefill: it gives the job an ending when another
+    is to run before it goes on.
+    """
+
+    def __init__(self, engine: EngineHost, live: LiveJob, make_room: Callable[[], object]) -> None:
         self._engine = engine
         self._live = live
+        self._make_room = make_room
         self._failure: Ending | None = None
         self._fault: Fault | None = None
-        self._finished: Finished | None = None
 
     async def run(self) -> None:
         """Until the engine has said its last word; what came of it is the `outcome`."""
         try:
             if self._live.answer.stop_reason is None:
                 await self._generate_or_fail()
-            if self._live.answer.stop_reason or not (self._failure or self._is_suspended):
+            # Text that is held back stays so in a run that was stopped, since that may be resumed.
+            if self._live.answer.stop_reason is not None:
                 self._show([], self._live.answer.end())
         except Exception:
             # A fault of ours in one answer costs that answer, and no other.
             logger.exception("run %s failed", self._live.id)
             error = ApiError.internal("an internal fault; the service's log has it under this run")
             self._failure = Ending(JobState.FAILED, error)
-
-    @property
-    def _is_suspended(self) -> bool:
-        return self._finished is not None and self._finished.reason == "suspended"
 
     async def _generate_or_fail(self) -> None:
         try:
@@ -91,19 +93,22 @@ class Answering:
                     case Loading(done, total):
                         live.load_seconds = loaded_before + time.perf_counter() - started
                         live.journal.write("loading", done=done, total=total)
+                        self._make_room()
                         if live.ending is not None:
                             return
                     case Prefill(_, done, total):
                         failpoint("prefill")
                         live.prefilled_tokens = done
                         live.journal.write("prefill", done=done, total=total)
+                        self._make_room()
                         if live.ending is not None:
-                            # Asked for when this engine had not heard of the run.
+                            # Perhaps asked for when this engine had not heard of the run.
                             await leave(self._engine, live)
                     case Tokens(_, ids):
                         await self._take(ids.tolist())
                     case Finished():
-                        self._finished = event
+                        if event.reason == "length":  # perhaps of no tokens at all
+                            live.answer.stop_reason = live.answer.stop_reason or "max_tokens"
                         live.stats = live.stats.plus(event.stats)
                     case Failed():  # raised by the engine host
                         pass
@@ -127,11 +132,8 @@ class Answering:
             self._live.relay.publish(TextDelta(text))
 
     def outcome(self) -> Outcome:
-        live, finished = self._live, self._finished
-        answer = live.answer
+        live, answer = self._live, self._live.answer
         ending = live.ending or self._failure
-        if finished is not None and finished.reason == "length" and answer.stop_reason is None:
-            answer.stop_reason = "max_tokens"  # of no tokens at all
         if answer.stop_reason and (live.ending is None or live.ending.state in _TOO_LATE):
             answered = Answered(answer.stop_reason, answer.stop_sequence, len(answer.ids))
             return Outcome(answered, None)

@@ -49,6 +49,8 @@ class LiveJob:
     queued_at: float
     relay: Relay = field(default_factory=Relay)
     readers: int = 0
+    # Whether its row is in the queue.
+    is_queued: bool = False
     ending: Ending | None = None
     # Held by whoever ends the job while it is queued.
     closing: anyio.Lock = field(default_factory=anyio.Lock)

@@ -8,8 +8,8 @@ BRIEF_TOKENS = 1024
 QUANTUM_TOKENS = 256
 
 
-def preempts(arrival: LiveJob, running: LiveJob, now: float) -> bool:
-    """Whether `arrival`, which has a connection, is to run before `running` goes on.
+def preempts(waiting: LiveJob, running: LiveJob, now: float) -> bool:
+    """Whether `waiting`, which has a connection, is to run before `running` goes on.
 
     Background work always makes room. A long prefill makes room for a brief job, but not until it
     has had the engine for as long as it was away before: so it gets half of it at least. Who is
@@ -18,7 +18,7 @@ def preempts(arrival: LiveJob, running: LiveJob, now: float) -> bool:
     if running.is_background:
         return True
     return (
-        arrival.input_tokens <= BRIEF_TOKENS
+        waiting.input_tokens <= BRIEF_TOKENS
         and running.tokens_to_prefill > BRIEF_TOKENS
         and now >= running.stays_until
     )

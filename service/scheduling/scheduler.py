@@ -58,6 +58,8 @@ class Scheduler:
         self._next: str | None = None  # for whom the running job has to leave
         self._least = Priority.BACKGROUND
         self._more = True  # whether others than `live` may wait in the queue
+        self._works = False  # also while a job is claimed and brought to mind
+        self._is_engine_missed = False  # by background jobs, at the last claim
         self._wake = anyio.Event()
         self._wake.set()
         self._ended = anyio.Event()
@@ -65,17 +67,11 @@ class Scheduler:
     async def run(self) -> None:
         """Claim and run jobs until cancelled."""
         while True:
-            with anyio.move_on_after(RETRY_SECONDS if self._host.status.error else math.inf):
+            with anyio.move_on_after(RETRY_SECONDS if self._is_engine_missed else math.inf):
                 await self._wake.wait()
             self._wake = anyio.Event()
             try:
-                job = await self._claim()
-                if job is None:
-                    self._more = False
-                    continue
-                await self._run(job)
-                if self.live or self._more:
-                    self._wake.set()
+                await self._run_next()
             except StorageError as error:
                 logger.error("%s", error)
                 await anyio.sleep(RETRY_SECONDS)
@@ -83,17 +79,10 @@ class Scheduler:
 
     async def admitted(self, live: LiveJob) -> None:
         """A job with a connection is queued; the running one may have to make room for it."""
-        running = self.running
-        if (
-            running is not None
-            and running.ending is None
-            and self._next is None
-            and preempts(live, running, anyio.current_time())
-        ):
-            self._next = live.id
-            live.quantum = None if running.is_background else QUANTUM_TOKENS
-            running.ending = _PREEMPTED
-            await leave(self._host, running)
+        live.is_queued = True
+        if self._make_room():
+            assert self.running is not None
+            await leave(self._host, self.running)
         self._wake.set()
 
     def look_again(self) -> None:
@@ -117,6 +106,8 @@ class Scheduler:
         """End a job that was asked to stop before it was claimed, and so never will be claimed."""
         live = self.find(job.id)
         if live is None:
+            if job.home not in (None, self._claimer.owner):
+                return  # it has readers there, who are to be told
             tokens = await self._revival.close_record(job)
             failpoint("closed unclaimed")
             await self._jobs.cancel_queued(job.id, output_tokens=tokens)
@@ -172,7 +163,7 @@ class Scheduler:
 
     async def idle(self) -> None:
         """Wait until no job is left that runs or has a connection."""
-        while self.live or self.running is not None:
+        while self.live or self._works:
             await self._ended.wait()
 
     async def run_only(self, job_id: str) -> None:
@@ -180,9 +171,24 @@ class Scheduler:
         while (job := await self._claim_one(self._least, job_id)) is not None:
             await self._run(job)
 
+    async def _run_next(self) -> None:
+        self._works = True
+        try:
+            job = await self._claim()
+            if job is None:
+                self._more = False
+                return
+            await self._run(job)
+            if self.live or self._more:
+                self._wake.set()
+        finally:
+            self._works = False
+            self._signal_end()
+
     async def _claim(self) -> Job | None:
         # Background jobs can wait until there is an engine; those with a reader are told.
-        least = Priority.INTERACTIVE if self._host.status.error else self._least
+        self._is_engine_missed = self._host.status.error is not None
+        least = Priority.INTERACTIVE if self._is_engine_missed else self._least
         only, self._next = self._next, None
         if only is not None and (job := await self._claim_one(least, only)) is not None:
             return job
@@ -205,6 +211,7 @@ class Scheduler:
         if live is None:
             return
         self.running = live
+        live.is_queued = False
         now = anyio.current_time()
         if live.left_at:
             live.stays_until = now + (now - live.left_at)
@@ -215,7 +222,26 @@ class Scheduler:
             await self._let_go(job, live, outcome or Outcome(None, live.ending))
         finally:
             self.running = None
-            self._signal_end()
+
+    def _make_room(self) -> bool:
+        """Have the running job leave if another is to run before it goes on; whether it has to.
+
+        Whoever came too early for that, or during a claim, may still wait.
+        """
+        running, now = self.running, anyio.current_time()
+        if running is None or running.ending is not None:
+            return False
+        if running.is_background and self._least is not Priority.BACKGROUND:
+            running.ending = _PREEMPTED
+            return True
+        for live in self.live.values():
+            if live.is_queued and preempts(live, running, now):
+                self._next = live.id
+                done = len(live.answer.ids)
+                live.quantum = None if running.is_background else done + QUANTUM_TOKENS
+                running.ending = _PREEMPTED
+                return True
+        return False
 
     async def _live(self, job: Job) -> LiveJob | None:
         """The job as it was left, here or in its record; None when it cannot be run."""
@@ -251,7 +277,7 @@ class Scheduler:
                 logger.error("%s", error)
                 await self.stop(live, Ending(JobState.FAILED, ApiError.internal(str(error))))
 
-        answering = Answering(self._host, live)
+        answering = Answering(self._host, live, self._make_room)
         async with anyio.create_task_group() as helpers:
             helpers.start_soon(guard, keep_lease, self._jobs, job, self._claimer.lease_seconds)
             helpers.start_soon(guard, live.journal.run)
@@ -277,11 +303,13 @@ class Scheduler:
         if not await self._finishing.put_back(job, live, engine_died=died):
             self._tell(live, Outcome(None, Ending(None, _lost(job))))
             return
-        if live.ending is outcome.ending:
+        if live.ending is not None and live.ending.state is JobState.QUEUED:
             live.ending = None  # unless it was asked to stop meanwhile
         live.left_at, live.queued_at = anyio.current_time(), time.time()
         if job.is_background:
             self._left[job.id] = (job.attempt, live)
+        else:
+            live.is_queued = True
         self._more = True
 
     def _tell(self, live: LiveJob, outcome: Outcome) -> None:
