@@ -1,5 +1,6 @@
 """A claimed job that is not in memory: from its batch's request, or from its record."""
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
 from storage.redaction import redact, shapes
 from storage.run_records import RunRecord
+
+logger = logging.getLogger("mererun.revival")
 
 _DAMAGED = "the run's record has not the shape of one"
 
@@ -67,9 +70,13 @@ class Revival:
         if not await to_thread.run_sync(record.path.is_dir):
             return 0
         error = ApiError.cancelled(job.cancel_reason)
-        response = await to_thread.run_sync(
-            close_unfinished, job, record, JobState.CANCELLED, error
-        )
+        try:
+            response = await to_thread.run_sync(
+                close_unfinished, job, record, JobState.CANCELLED, error
+            )
+        except (LookupError, TypeError, ValueError, AttributeError):
+            logger.error("%s: %s", job.id, _DAMAGED)
+            return 0
         return response["message"]["usage"]["output_tokens"]
 
     async def _again(self, job: Job, record: RunRecord) -> LiveJob:
@@ -82,9 +89,11 @@ class Revival:
                 run = self._preparation.recalled(job.id, prompt, scope)
                 answer = self._preparation.answer(run, prompt["stop_sequences"])
                 record.reopen()
-                for event in record.events():
-                    if event["event"] == "tokens":
-                        answer.take(event["ids"])
+                tokens = [each for each in record.events() if each["event"] == "tokens"]
+                for event in tokens:
+                    answer.take(event["ids"])
+                if answer.text != "".join(event["text"] for event in tokens):
+                    answer.end()  # which was recorded already
             except (LookupError, TypeError, ValueError) as error:
                 raise ApiError.internal(_DAMAGED) from error
             except StorageError as error:
