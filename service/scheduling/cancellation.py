@@ -66,10 +66,17 @@ class Cancellation:
                 await self._db.changed()
                 self._scheduler.look_again()
                 for job in await self._jobs.cancel_requests():
-                    await self._act(job)
+                    await self._try_to_act(job)
             except StorageError as error:
                 logger.error("%s", error)
                 await anyio.sleep(_RETRY_SECONDS)
+
+    async def _try_to_act(self, job: Job) -> None:
+        """What fails for one job must not keep the others; the next change tries it again."""
+        try:
+            await self._act(job)
+        except StorageError as error:
+            logger.error("%s: %s", job.id, error)
 
     async def _act(self, job: Job) -> None:
         if job.cancel_requested_at is None:  # it had ended before the request came

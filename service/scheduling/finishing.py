@@ -66,10 +66,10 @@ class Finishing:
         """Queue a claimed job again, with all that it has so far; False when its lease is lost."""
         if live is not None:
             live.journal.write("suspended", tokens=len(live.answer.ids))
+            with suppress(StorageError):  # it waits in memory, too
+                await live.journal.flush()
         while True:
             try:
-                if live is not None:
-                    await live.journal.flush()
                 failpoint("putting back")
                 is_back = await self._jobs.requeue(job, engine_died=engine_died)
                 failpoint("put back")

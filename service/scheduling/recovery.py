@@ -51,7 +51,8 @@ async def recover(
     left = [job for job in await jobs.queued_at_home() if _is_left(job, is_alive)]
     for job in left:
         if job.cancel_requested_at is None:
-            await jobs.interrupt_queued(job.id, _WHILE_QUEUED)
+            said = _WHILE_RUNNING if job.attempt else _WHILE_QUEUED
+            await jobs.interrupt_queued(job.id, said)
             continue
         response = None
         try:
