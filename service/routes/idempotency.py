@@ -1,10 +1,12 @@
 """The `idempotency-key` header: requests that have the same one are one request."""
 
 from hashlib import sha256
+from typing import Any
 
 from werkzeug.datastructures import Headers
 
 from service.errors import ApiError
+from storage.json_text import to_json
 
 _MOST_CHARACTERS = 255
 
@@ -19,6 +21,7 @@ def idempotency_key(headers: Headers) -> str | None:
     return key
 
 
-def digest_of(body: bytes) -> str:
-    """What tells whether two requests ask the same."""
-    return sha256(body).hexdigest()
+def digest_of(received: dict[str, Any]) -> str:
+    """What tells whether two requests ask the same, be it streamed or not."""
+    asked = {name: value for name, value in received.items() if name != "stream"}
+    return sha256(to_json(asked)).hexdigest()

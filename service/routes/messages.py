@@ -45,10 +45,9 @@ class MessagesRoutes:
         """The job, whether its answer is to be streamed, and what it ignores of the request, which
         is not kept: it may be large, and wait for long."""
         core = self._core
-        body = await self._body()
         key = idempotency_key(request.headers)
-        digest = await to_thread.run_sync(digest_of, body) if key else None
-        received, wire, prepared = await self._read(body, MessagesRequest)
+        received, wire, prepared = await self._read(await self._body(), MessagesRequest)
+        digest = await to_thread.run_sync(digest_of, received) if key else None
         prompt = await core.preparation.prompt(prepared)
         caller = Caller(g.request_id, g.api_key, key, digest)
         reading = await core.admission.admit(received, wire, prompt, caller)

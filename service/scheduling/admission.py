@@ -141,10 +141,10 @@ class Admission:
             except BaseException:
                 self._scheduler.forget(run.job)
                 raise
+            await self._scheduler.admitted(live)
 
         # Its client may go at any moment; half an admission would leave half a job.
         await to_the_end(write)
-        await self._scheduler.admitted(live)
         return live.reading
 
     async def _joined(self, caller: Caller) -> Reading | None:
@@ -161,12 +161,15 @@ class Admission:
                 record = RunRecord.at(self._settings.data_dir / job.record)
                 return await to_thread.run_sync(reading_of, job, record)
             live = self._scheduler.find(job.id)
+            if live is None and job.home == self._owner:
+                continue  # it ended while its row was read
             if live is None:
                 raise ApiError.overloaded(
                     "the request with this idempotency-key is answered by another service",
                     _RETRY_AFTER_SECONDS,
                 )
-            if live.ending is None or live.ending.state is JobState.QUEUED:
+            is_to_end = live.ending is not None and live.ending.state is not JobState.QUEUED
+            if live.readers and not is_to_end:
                 live.journal.write("joined", request_id=caller.request_id)
                 self._belongs_to_this_task(live)
                 return live.reading
