@@ -51,7 +51,8 @@ OPEN: ColumnElement[bool] = literal_column("jobs.state IN ('queued', 'running')"
 def _turn() -> Select[Any]:
     """The next turn of a key: one after its last that waits, but not before anybody else's next.
 
-    Whoever has waited for nothing so far is neither ahead of those who wait nor behind them.
+    Whoever has waited for nothing so far is neither ahead of those who wait nor behind them; and
+    what has begun and waits again is ahead of the turns.
     """
     same = (
         QUEUED,
@@ -61,7 +62,7 @@ def _turn() -> Select[Any]:
     own = select(func.max(jobs.c.turn) + 1).where(
         *same, jobs.c.api_key.is_not_distinct_from(bindparam("of_key"))
     )
-    anybodys = select(func.min(jobs.c.turn)).where(*same)
+    anybodys = select(func.min(jobs.c.turn)).where(*same, jobs.c.turn >= 0)
     candidates = union_all(own, anybodys, select(literal(0))).subquery()
     return select(func.max(candidates.c[0]))
 
