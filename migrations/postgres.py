@@ -234,8 +234,8 @@ TRIGGERS = [
     "WHEN (OLD.state <> NEW.state) EXECUTE FUNCTION mererun_history_move()",
     "jobs_batch_end AFTER UPDATE ON jobs REFERENCING NEW TABLE AS changed FOR EACH STATEMENT "
     "EXECUTE FUNCTION mererun_batch_end()",
-    # Not by statement, since one that changes nothing, such as a claim when nothing waits, would wake
-    # everybody to try the same.
+    # Not by statement, since one that changes nothing, such as a claim when nothing waits, would
+    # wake everybody to try the same.
     "jobs_notify_arrival AFTER INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION mererun_notify()",
     "jobs_notify_change AFTER UPDATE OF state, cancel_requested_at ON jobs FOR EACH ROW "
     "WHEN (OLD.state <> NEW.state "

@@ -228,6 +228,7 @@ _EXPLANATIONS = {
     "25006": "was opened to be read, and is read-only",
     "28": "refused the user: see that name and password are right",
     "3D000": "does not exist on its server; make it with `createdb`",
+    "40": "was changed by another process at the same moment; try again",
     "42501": "refused the user: it must own the database, or be granted its schema",
     "53100": "could not be written: its server's disk is full; free space there",
     "53300": "has too many connections; raise max_connections of its server",

@@ -51,6 +51,18 @@ async def insert(folder: Path, count: int) -> None:
             await Jobs(db).insert(a_new_job(folder))
 
 
+async def insert_and_cancel(folder: Path, count: int) -> None:
+    """Insert `count` jobs, and between them some that are cancelled at once."""
+    async with Database.open(place(folder)) as db:
+        jobs = Jobs(db)
+        for number in range(count):
+            await jobs.insert(a_new_job(folder))
+            if number % 4 == 0:
+                job = await jobs.insert(a_new_job(folder))
+                await jobs.request_cancel(job.id, "not needed")
+                await jobs.cancel_queued(job.id)
+
+
 async def work(folder: Path, count: int) -> None:
     """Claim and finish `count` jobs, naming each on a line."""
     me = this_process()
@@ -59,7 +71,7 @@ async def work(folder: Path, count: int) -> None:
         while count:
             job = await jobs.claim(me, engine=me, lease_seconds=30, model="m")
             if job is None:
-                await anyio.sleep(0.01)
+                await db.changed()
                 continue
             assert await jobs.finish(job, JobState.SUCCEEDED, telemetry=NOTHING)
             print(job.id)

@@ -11,7 +11,7 @@ from storage.database import Database
 from storage.jobs import Jobs, JobState
 from storage.owner import is_alive
 from storage.run_records import RunRecord
-from storage.tables import job_history, telemetry
+from storage.tables import job_history, jobs, telemetry
 from tests.storage.steps import start
 
 pytestmark = pytest.mark.anyio
@@ -20,21 +20,29 @@ pytestmark = pytest.mark.anyio
 async def test_eight_workers_two_writers_and_a_slow_reader_share_the_queue(
     place: Path | str, tmp_path: Path
 ) -> None:
-    children = [start("work", tmp_path, 50, place) for _ in range(8)]
-    children += [start("insert", tmp_path, 200, place) for _ in range(2)]
+    children = [start("work", tmp_path, 25, place) for _ in range(8)]
+    children += [start("insert_and_cancel", tmp_path, 100, place) for _ in range(2)]
     children += [start("read", tmp_path, 2, place)]
     told = [child.communicate(timeout=120) for child in children]
     assert [errors for _, errors in told] == [""] * 11
     claimed = [id for output, _ in told for id in output.split()]
-    assert len(claimed) == len(set(claimed)) == 400
+    assert len(claimed) == len(set(claimed)) == 200
 
     moves: dict[str, list[str]] = defaultdict(list)
     async with Database.open(place) as db, db.read() as connection:
-        for row in await connection.execute(select(job_history).order_by(job_history.c.seq)):
-            moves[row.job_id].append(row.to_state)
+        history = select(job_history, jobs.c.seq.label("arrival")).join(jobs)
+        rows = (await connection.execute(history.order_by(job_history.c.seq))).all()
         measured = await connection.execute(select(func.count()).select_from(telemetry))
-        assert measured.scalar_one() == 400
-    assert [moves[id] for id in claimed] == [["queued", "running", "succeeded"]] * 400
+        assert measured.scalar_one() == 200
+    for row in rows:
+        moves[row.job_id].append(row.to_state)
+    assert [moves[id] for id in claimed] == [["queued", "running", "succeeded"]] * 200
+    others = [moves[id] for id in moves if id not in claimed]
+    assert all(each in (["queued", "cancelled"], ["queued"]) for each in others)
+    # In order of arrival, but for what machines do at the same moment.
+    taken = [row.arrival for row in rows if row.to_state == "running"]
+    overtaken = [sum(later > each for later in taken[:place]) for place, each in enumerate(taken)]
+    assert max(overtaken) <= (len(children) if db.shared else 0)
 
 
 async def test_a_killed_process_leaves_everything_readable(
@@ -54,8 +62,8 @@ async def test_a_killed_process_leaves_everything_readable(
             async with db.read() as connection:
                 check = await connection.exec_driver_sql("PRAGMA integrity_check")
                 assert check.scalar_one() == "ok"
-        jobs = Jobs(db)
-        found = await jobs.list(limit=1000)
+        queue = Jobs(db)
+        found = await queue.list(limit=1000)
         assert len(found) >= 12
         for job in found:
             record = RunRecord.at(tmp_path / job.record)
@@ -66,9 +74,9 @@ async def test_a_killed_process_leaves_everything_readable(
             if job.state == JobState.SUCCEEDED:
                 assert record.closed
                 assert len(events) == 20
-        for orphan in await jobs.orphans(is_alive):
-            assert await jobs.finish(orphan, JobState.INTERRUPTED)
-        for waiting in await jobs.queued():
-            assert await jobs.interrupt_queued(waiting.id, "the service stopped")
-        counts = await jobs.counts()
+        for orphan in await queue.orphans(is_alive):
+            assert await queue.finish(orphan, JobState.INTERRUPTED)
+        for waiting in await queue.queued():
+            assert await queue.interrupt_queued(waiting.id, "the service stopped")
+        counts = await queue.counts()
         assert counts[JobState.RUNNING] == counts[JobState.QUEUED] == 0
