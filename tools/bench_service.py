@@ -20,6 +20,7 @@ from tools.bench.job_cost import job_cost
 from tools.bench.machine import machine
 from tools.bench.queued_streams import queued_streams
 from tools.bench.services import places
+from tools.bench.store import store
 
 _PARTS = {
     "engine-speed": engine_speed,
@@ -27,6 +28,7 @@ _PARTS = {
     "queued-streams": queued_streams,
     "cancelling": cancelling,
     "event-loop": event_loop,
+    "store": store,
 }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Literal
 
 
@@ -45,6 +45,10 @@ class Figure:
 def centre(values: Sequence[float]) -> str:
     """The median and what lies around it, for a figure's `how`."""
     return f"{median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+
+
+def p99(values: Sequence[float]) -> float:
+    return quantiles(values, n=100, method="inclusive")[-1]
 
 
 def table(figures: Sequence[Figure]) -> str:
