@@ -3,9 +3,11 @@
 import json
 import re
 import socket
+import sqlite3
 import struct
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -41,7 +43,12 @@ class Connection:
     """A client that sends one request, and can go in any way a client goes."""
 
     def __init__(
-        self, url: str, request: dict[str, Any], *, receive_buffer: int | None = None
+        self,
+        url: str,
+        request: dict[str, Any],
+        *,
+        receive_buffer: int | None = None,
+        **headers: str,
     ) -> None:
         address = urlsplit(url)
         self.socket = socket.socket()
@@ -52,9 +59,10 @@ class Connection:
         content = json.dumps(request).encode()
         head = (
             f"POST /v1/messages HTTP/1.1\r\nHost: {address.netloc}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         )
-        self.socket.sendall(head.encode() + content)
+        more = "".join(f"{name.replace('_', '-')}: {headers[name]}\r\n" for name in headers)
+        self.socket.sendall(f"{head}{more}\r\n".encode() + content)
         self.received = b""
 
     def __enter__(self) -> Self:
@@ -144,6 +152,22 @@ def assert_answers(service: Running) -> None:
 def assert_quiet_log(service: Running) -> None:
     log = service.log.read_text()
     assert not [alarm for alarm in _ALARMS if alarm in log], log
+
+
+def assert_one_at_a_time(data_dir: Path) -> None:
+    """No two runs were ever running at the same time."""
+    with closing(sqlite3.connect(data_dir / "mererun.db")) as database:
+        moves = database.execute(
+            "SELECT job_id, from_state, to_state FROM job_history ORDER BY seq"
+        )
+        running: str | None = None
+        for job, before, after in moves:
+            if after == "running":
+                assert running is None, (running, job)
+                running = job
+            elif before == "running":
+                assert running == job
+                running = None
 
 
 def assert_stored_well(data_dir: Path) -> None:

@@ -10,6 +10,8 @@ The last user turn may be a JSON object; anything else is answered with "ok". It
     die_once_file  a file that its first death leaves behind; while it is there, there is no other
     prefill_steps  how many prefill events to send
     step_ms        how long each step takes
+    hold_file      a file without which it does not get further than `hold_at`
+    hold_at        a number of generated tokens; 0 (the default) is the first step of prefill
 
 A run that was suspended goes on with the step it was at; in another engine process it prefills
 again, and goes on with the answer's token at its `first_index`.
@@ -75,7 +77,7 @@ class _Play:
     def play(self) -> None:
         for step in range(self.reused_steps, self.steps + 1):
             self.done_steps = step
-            self.link.send(Prefill(self.run.job, self._tokens_of(step), len(self.run.prompt)))
+            self._say_prefilled()
             if not self._step():
                 return None
         for token in self.ids[self.run.first_index :]:
@@ -123,13 +125,25 @@ class _Play:
         if self.script.get("die_at") == self.run.first_index + self.generated:
             self._die()
         time.sleep(self.script.get("step_ms", 0) / 1000)
-        interruption = self.link.interruption()
+        while (interruption := self.link.interruption()) is None and self._is_held():
+            time.sleep(0.005)
+            if not self.generated:
+                self._say_prefilled()
         if interruption is None:
             return True
         if interruption == "suspended":
             self.suspended_at[self.run.job] = self.done_steps
         self._finish(interruption)
         return False
+
+    def _is_held(self) -> bool:
+        file, at = self.script.get("hold_file"), self.script.get("hold_at", 0)
+        here = self.run.first_index + self.generated == at and (at > 0 or self.done_steps == 1)
+        return file is not None and here and not Path(file).exists()
+
+    def _say_prefilled(self) -> None:
+        done = self._tokens_of(self.done_steps)
+        self.link.send(Prefill(self.run.job, done, len(self.run.prompt)))
 
     def _tokens_of(self, prefill_steps: int) -> int:
         return len(self.run.prompt) * prefill_steps // self.steps
