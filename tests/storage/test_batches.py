@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from storage.batch_progress import ROWS_AT_ONCE, BatchProgress, Move
 from storage.batches import (
@@ -27,6 +28,7 @@ from storage.database import Database
 from storage.jobs import Job, Jobs, JobState, Priority
 from storage.retention import discarded
 from storage.run_records import record_path
+from storage.tables import jobs as table
 from storage.telemetry import telemetry_of
 from storage.verification import StoredRun, disagreements
 
@@ -355,3 +357,21 @@ async def test_progress_goes_on_after_any_move(db: Database, batches: Batches, j
     news = await BatchProgress(db, batch, 10**18 - 1).news()
     assert news is not None
     assert (news.moves, news.ended_at is None) == ([], False)
+
+
+async def test_progress_tells_a_move_that_was_committed_late(
+    db: Database, batches: Batches, jobs: Jobs
+) -> None:
+    if not db.shared:
+        pytest.skip("SQLite writes one after the other")
+    batch = await create(batches, "xy")
+    x, _ = await jobs.queued()
+    progress = BatchProgress(db, batch, 0)
+    assert await told(progress) == ["x queued", "y queued"]
+    async with db.write() as connection:
+        move = update(table).where(table.c.id == x.id)
+        await connection.execute(move.values(state="cancelled", finished_at=9.0))
+        await claim(jobs)
+        assert await told(progress) == ["y running"]
+    assert await told(progress) == ["x cancelled"]
+    assert await told(progress) == []
