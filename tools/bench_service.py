@@ -21,6 +21,7 @@ from tools.bench.machine import machine
 from tools.bench.queued_streams import queued_streams
 from tools.bench.services import places
 from tools.bench.store import store
+from tools.bench.writers import writers
 
 _PARTS = {
     "engine-speed": engine_speed,
@@ -29,6 +30,7 @@ _PARTS = {
     "cancelling": cancelling,
     "event-loop": event_loop,
     "store": store,
+    "writers": writers,
 }
 
 
