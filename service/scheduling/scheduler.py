@@ -134,22 +134,18 @@ class Scheduler:
 
     async def interrupt_all(self, ending: Ending) -> None:
         """End every job that has a connection, queued or running."""
-        for live in list(self.live.values()):
-            async with live.closing:
-                if live.id in self.live:
-                    await self._interrupt(live, ending)
-
-    async def _interrupt(self, live: LiveJob, ending: Ending) -> None:
         try:
-            was_queued = await self._jobs.interrupt_queued(live.id, ending.error.message)
+            queued = await self._jobs.interrupt_all_queued(
+                self._claimer.owner, ending.error.message
+            )
         except StorageError as error:
             logger.error("%s", error)
-            await self.stop(live, ending)
-            was_queued = True  # as far as its readers are concerned; the next start ends the row
-        if was_queued:
-            self._tell(live, Outcome(None, ending))
-        else:
-            await self.stop(live, ending)
+            queued = set(self.live)  # as far as readers are concerned; the next start ends the rows
+        for live in list(self.live.values()):
+            if live.id in queued:
+                self._tell(live, Outcome(None, ending))
+        if self.running is not None:
+            await self.stop(self.running, ending)
 
     def forget(self, job_id: str) -> None:
         """Nobody runs or reads the job any more."""
