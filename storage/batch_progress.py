@@ -10,8 +10,9 @@ from storage.job_state import JobState
 from storage.tables import batch_requests, batches, job_history
 
 ROWS_AT_ONCE = 500
-# Where several machines write, a number that was drawn earlier may be committed later; not by much,
-# since a move is one short transaction.
+# Where several machines write, a number that was drawn earlier may be committed later: not by much
+# where a move is one short transaction. For the others, as those of a batch's cancellation, all is
+# gone through once more at the end.
 LATE_NUMBERS = 200
 
 _FIRST = (
@@ -50,7 +51,7 @@ class Move:
 class News:
     """Moves in order, and how many requests had come to what when last counted.
 
-    `ended_at` is given with the last moves of a batch, and only then.
+    `ended_at` is given when a batch has ended and there is no more to tell.
     """
 
     moves: Sequence[Move]
@@ -65,8 +66,9 @@ class BatchProgress:
         self._db = db
         self._batch = batch
         self._start: int | None = None
-        self._last = after
-        self._told: set[int] = set()
+        self._last: int = after
+        self._told: set[int] = set()  # where numbers may be late
+        self._last_time = not db.shared
         self._counts: dict[Outcome, int] = {}
 
     async def news(self) -> News | None:
@@ -84,11 +86,11 @@ class BatchProgress:
             if ended is None:
                 return None, True
             if self._start is None:
-                first = (await connection.execute(_FIRST, of_batch)).scalar_one() or 1
+                first: int = (await connection.execute(_FIRST, of_batch)).scalar_one() or 1
                 self._start = self._last = max(self._last, first - 1)
-            again = LATE_NUMBERS if self._db.shared else 0
-            since = {"last": max(self._start, self._last - again)}
-            rows = (await connection.execute(_MOVES, of_batch | since)).all()
+            start, again = self._start, LATE_NUMBERS if self._db.shared else 0
+            since = {"last": max(start, self._last - again)}
+            rows = (await connection.execute(_MOVES, {**of_batch, **since})).all()
             complete = len(rows) < ROWS_AT_ONCE
             if not self._counts or (complete and (rows or ended.ended_at)):
                 id = self._batch.id
@@ -100,9 +102,8 @@ class BatchProgress:
         ]
         if rows:
             self._last = max(self._last, rows[-1].seq)
-        self._told = {
-            seq
-            for seq in self._told.union(move.seq for move in moves)
-            if seq > self._last - LATE_NUMBERS
-        }
+        if self._db.shared:
+            self._told.update(move.seq for move in moves)
+        if complete and ended.ended_at and not self._last_time:
+            self._last, self._last_time, complete = start, True, False
         return News(moves, self._counts, ended.ended_at if complete else None), complete
