@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 import anyio
 
@@ -9,8 +10,11 @@ from service.core import Core
 from service.scheduling.recovery import recover
 from storage.errors import StorageError
 from storage.owner import is_alive, this_process
+from storage.retention import Keep, complete, prune
 
 logger = logging.getLogger("mererun.housekeeping")
+
+_PRUNE_SECONDS = 3600.0
 
 
 class Housekeeping:
@@ -34,14 +38,33 @@ class Housekeeping:
 
     async def run(self) -> None:
         """Keep looking until cancelled."""
-        while True:
-            await anyio.sleep(self._settings.housekeeping_seconds)
-            try:
-                if self._db.shared:
-                    await recover(self._jobs, self._settings.data_dir, is_alive, me=this_process())
-                await self._batches.expire(time.time())
-            except StorageError as error:
-                logger.error("%s", error)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_every, self._settings.housekeeping_seconds, self._due)
+            tasks.start_soon(_every, _PRUNE_SECONDS, self._prune)
+
+    async def _due(self) -> None:
+        if self._db.shared:
+            await recover(self._jobs, self._settings.data_dir, is_alive, me=this_process())
+        await self._batches.expire(time.time())
+
+    async def _prune(self) -> None:
+        settings = self._settings
+        keep = Keep(days=settings.retain_days, size=settings.retain_bytes)
+        if keep == Keep():
+            await complete(self._db, settings.data_dir)
+            return
+        pruned = await prune(self._db, settings.data_dir, keep)
+        if pruned.runs:
+            logger.info("pruned %d runs, %d bytes", pruned.runs, pruned.bytes)
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await work()
+        except StorageError as error:
+            logger.error("%s", error)
+        await anyio.sleep(seconds)
 
 
 def _nobody(owner: str) -> bool:

@@ -150,12 +150,19 @@ class _Prune:
                 found += await to_thread.run_sync(self._remove_strays, unknown)
         return found
 
+    def _may_be_needed(self, path: Path) -> bool:
+        """Whether a record without a row may be more than a request that was never admitted.
+
+        Machines that share a database remove rows whose records lie elsewhere.
+        """
+        return RunRecord.at(path).begun and not self._db.shared
+
     def _remove_strays(self, paths: Sequence[Path]) -> Pruned:
         found = Pruned()
         before = time.time() - _STRAY_SECONDS
         for path in paths:
             try:
-                if path.stat().st_mtime > before or RunRecord.at(path).begun:
+                if path.stat().st_mtime > before or self._may_be_needed(path):
                     continue
             except (FileNotFoundError, StorageError):
                 continue
