@@ -146,6 +146,12 @@ RESUME = (
         lost_leases=0,
     )
 )
+END_ALL_AT_HOME = (
+    update(jobs)
+    .where(jobs.c.home == bindparam("at_home"), QUEUED)
+    .values(finished_at=NOW)
+    .returning(jobs.c.id)
+)
 END_QUEUED = update(jobs).where(jobs.c.id == bindparam("job_id"), QUEUED).values(finished_at=NOW)
 REQUEST_CANCEL = (
     update(jobs)
@@ -312,6 +318,16 @@ class Jobs:
         return await self._end_queued(
             id, state=JobState.INTERRUPTED, error_type="api_error", error_message=message
         )
+
+    async def interrupt_all_queued(self, home: str, message: str) -> set[str]:
+        """Interrupt every queued job that only `home` may run; returns their ids."""
+        values = {
+            "at_home": home,
+            "state": JobState.INTERRUPTED,
+            "error_type": "api_error",
+            "error_message": message,
+        }
+        return set((await self._db.execute(END_ALL_AT_HOME, values)).scalars())
 
     async def get(self, id: str) -> Job | None:
         """The job, or None for an unknown id."""
