@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from models.catalog import DEFAULT_MODEL
 from models.safetensors_file import write_float32
 from models.sources import pull
+from tests.support.postgres import Server, postgres_server
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
 TEST_DATA = Path(__file__).parents[1] / "build" / "test-data"
@@ -21,6 +23,13 @@ def smollm2() -> Path:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real but tiny random model."""
     return write_tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server; tests that use it are skipped where none is installed."""
+    with postgres_server() as server:
+        yield server
 
 
 @pytest.fixture

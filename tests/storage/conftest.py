@@ -1,6 +1,6 @@
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,15 +8,9 @@ import pytest
 
 from storage.database import Database
 from storage.jobs import Jobs, NewJob
-from tests.support.postgres import Server, postgres_server
+from tests.support.postgres import Server
 
 NewJobs = Callable[..., NewJob]
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
-    with postgres_server() as server:
-        yield server
 
 
 @pytest.fixture(params=["SQLite", "PostgreSQL"])
