@@ -227,6 +227,7 @@ class Batches:
                 return False
             runs = delete(jobs).where(jobs.c.batch_id == batch.id)
             gone = await connection.execute(runs.returning(jobs.c.record, jobs.c.attempt))
+            failpoint("deleting batch")
             kept = [{"record": row.record} for row in gone if row.attempt > 0]
             if kept:
                 await connection.execute(insert(discarded_records), kept)

@@ -1,5 +1,6 @@
 """What a run record keeps of the answer."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from service.errors import ApiError
@@ -65,6 +66,11 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
     return Reading(job.id, job.message_id, job.model, job.input_tokens, relay)
 
 
+def claims(events: Sequence[dict[str, Any]]) -> int:
+    """How often the run has been claimed, as far as its record knows."""
+    return max((each["attempt"] for each in events if each["event"] == "claimed"), default=0)
+
+
 def close_unfinished(
     job: Job, record: RunRecord, state: JobState, error: ApiError
 ) -> dict[str, Any]:
@@ -72,7 +78,11 @@ def close_unfinished(
 
     Blocks. Raises StorageError, and what comes of a record that has not the shape of one.
     """
-    tokens = [each for each in record.events() if each["event"] == "tokens"]
+    events = record.events()
+    if claims(events) < job.attempt:  # lost with the process that claimed it
+        at = job.started_at or job.created_at
+        record.append([{"event": "claimed", "at": at, "attempt": job.attempt}])
+    tokens = [each for each in events if each["event"] == "tokens"]
     message = message_of(
         job.message_id,
         job.model,

@@ -8,7 +8,7 @@ from typing import Any
 from anyio import to_thread
 
 from service.errors import ApiError
-from service.scheduling.recorded import close_unfinished
+from service.scheduling.recorded import claims, close_unfinished
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
@@ -74,7 +74,7 @@ def _is_left(job: Job, is_alive: Callable[[str], bool]) -> bool:
 
 async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
     record = RunRecord.at(data_dir / job.record)
-    response = await to_thread.run_sync(record.response)
+    response = await to_thread.run_sync(_response, record, job.attempt)
     if response is None and job.cancel_requested_at is not None:
         response = await to_thread.run_sync(_close_cancelled, job, data_dir)
     elif response is None and job.is_background:
@@ -89,6 +89,14 @@ async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
         )
         return
     await _make_up(jobs, job, record, response)
+
+
+def _response(record: RunRecord, attempt: int) -> dict[str, Any] | None:
+    """The end of this attempt: a run that was resumed had been cancelled in an earlier one."""
+    response = record.response()
+    if response is None or response["state"] != JobState.CANCELLED:
+        return response
+    return response if claims(record.events()) == attempt else None
 
 
 async def _make_up(

@@ -77,3 +77,28 @@ POINTS = (
     Point("rows pruned", "pruned", NOTHING, NOTHING),
     Point("records pruned", "pruned", NOTHING, NOTHING),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePoint:
+    """The engine dies in place of the message that would be its `number`-th of the kind."""
+
+    name: str
+    message: str
+    number: int
+    interactive: str
+    batch_item: str
+    short: bool = False
+
+
+FAILED = "queued running failed"
+
+ENGINE_POINTS = (
+    EnginePoint("before the first chunk of the prompt", "Prefill", 1, FAILED, AGAIN),
+    EnginePoint("in the prompt", "Prefill", 3, FAILED, AGAIN),
+    EnginePoint("before the first token", "Tokens", 1, FAILED, AGAIN),
+    EnginePoint("in the answer", "Tokens", 9, FAILED, AGAIN, short=True),
+    EnginePoint("before the last token", "Tokens", 24, FAILED, AGAIN),
+    # All tokens are there: that is the answer.
+    EnginePoint("after the last token", "Finished", 1, DONE, DONE),
+)
