@@ -12,13 +12,16 @@ from pathlib import Path
 from models.catalog import DEFAULT_MODEL, CheckpointError, resolve
 from service.settings import default_data_dir
 from tests.support.running import REPOSITORY
+from tools.bench.batch import batch
 from tools.bench.cancelling import cancelling
 from tools.bench.engine_speed import engine_speed
 from tools.bench.event_loop import event_loop
 from tools.bench.figure import Figure, table
 from tools.bench.job_cost import job_cost
 from tools.bench.machine import machine
+from tools.bench.preemption import preemption
 from tools.bench.queued_streams import queued_streams
+from tools.bench.resume import resume
 from tools.bench.services import places
 from tools.bench.store import store
 from tools.bench.writers import writers
@@ -31,6 +34,9 @@ _PARTS = {
     "event-loop": event_loop,
     "store": store,
     "writers": writers,
+    "preemption": preemption,
+    "resume": resume,
+    "batch": batch,
 }
 
 
