@@ -61,7 +61,10 @@ def lock(path: Path, *, model: str = "", weights_sha256: str | None = None) -> G
                 f"{_lock_file(path)} could not be written: {error.strerror}; "
                 "free space, make it writable or use another --data-dir"
             ) from error
-        yield
+        try:
+            yield
+        finally:
+            os.ftruncate(descriptor, 0)
 
 
 def holder(path: Path) -> Holder | None:

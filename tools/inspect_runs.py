@@ -1,10 +1,12 @@
-"""`tools/inspect-runs`: what was asked, what was answered, and whether the books agree."""
+"""`tools/inspect-runs`, which is also `mererun runs`: what was asked, what was answered, whether
+the books agree, what is kept, and what goes on."""
 
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from functools import wraps
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -12,18 +14,20 @@ from typing import Any
 import anyio
 import click
 
-from service.commands.models import json_option
 from service.commands.one_line import Refusal
-from service.commands.user_path import UserPath
-from service.settings import default_data_dir
+from service.commands.options import data_dir_option, database_option, json_option
+from service.settings import Settings
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
+from storage.retention import Keep, prune
 from tools.inspection.archive import Archive, NoSuchRun, Wanted
 from tools.inspection.conversation import last_words
 from tools.inspection.replaying import replay
+from tools.inspection.resuming import CannotResume, resume
 from tools.inspection.showing import page
 from tools.inspection.terminal import (
     coloured_state,
+    disk,
     fitted,
     one_line,
     print_json,
@@ -34,6 +38,7 @@ from tools.inspection.terminal import (
 )
 from tools.inspection.verifying import Verified, verify_all, verify_one
 
+_DAY_SECONDS = 86400.0
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -52,32 +57,54 @@ class _Moment(click.ParamType):
     name = "when"
 
     def convert(self, value: Any, param: Any, ctx: click.Context | None) -> float:
-        number, unit = value[:-1], value[-1:]
         try:
-            if number.isascii() and number.isdigit() and unit in _UNITS:
-                return time.time() - timedelta(**{_UNITS[unit]: int(number)}).total_seconds()
+            return time.time() - _seconds(value)
+        except (ValueError, OverflowError):
+            pass
+        try:
             return datetime.fromisoformat(value).timestamp()
         except (ValueError, OverflowError):
             self.fail(f"{value!r} is neither a time like 2026-03-09T14:00 nor an age like 2h or 3d")
 
 
-_data_dir_option = click.option(
-    "--data-dir",
-    envvar="MERERUN_DATA_DIR",
-    show_envvar=True,
-    type=UserPath(file_okay=False),
-    default=default_data_dir,
-    show_default="$XDG_DATA_HOME/mererun",
-    help="Where the service keeps its database and run records.",
-)
+class _Age(click.ParamType):
+    """A span of time: `90s`, `15m`, `2h`, `30d`, `1w`; in seconds."""
+
+    name = "age"
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> float:
+        try:
+            return _seconds(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not an age like 12h or 30d")
+
+
+def _seconds(age: str) -> float:
+    number, unit = age[:-1], age[-1:]
+    if not number.isascii() or not number.isdigit() or unit not in _UNITS:
+        raise ValueError(age)
+    return timedelta(**{_UNITS[unit]: int(number)}).total_seconds()
+
+
+def _of_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the `settings` that say where the runs are."""
+
+    @data_dir_option
+    @database_option
+    @wraps(command)
+    def with_settings(data_dir: Path, database_url: str | None, **options: Any) -> None:
+        command(settings=Settings(data_dir=data_dir, database_url=database_url), **options)
+
+    return with_settings
 
 
 @click.group(cls=_ListByDefault)
 def main() -> None:
-    """Look at the runs of a mererun service; nothing is changed.
+    """Look at the runs of a mererun service, remove old ones, have one go on.
 
-    It works while the service runs and after a crash. Without a command, it lists. An ID is a
-    run's (run_…) or a message's (msg_…), or as much of its beginning as names one run.
+    It works while the service runs and, but for `resume`, without one. Without a command, it
+    lists. An ID is a run's (run_…) or a message's (msg_…), or as much of its beginning as names
+    one run.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a character, or a pipe
@@ -91,7 +118,7 @@ def main() -> None:
 @click.option("--text", help="Runs whose request holds this text, in any case.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True)
 @json_option
-@_data_dir_option
+@_of_store
 def list_command(
     states: tuple[str, ...],
     model: str | None,
@@ -99,7 +126,7 @@ def list_command(
     text: str | None,
     limit: int,
     as_json: bool,
-    data_dir: Path,
+    settings: Settings,
 ) -> None:
     """List runs, the newest first."""
     wanted = Wanted(tuple(map(JobState, states)), model, since, text)
@@ -118,14 +145,14 @@ def list_command(
         for job in found:
             click.echo(_row(job, archive.request(job), names, columns))
 
-    _with_archive(data_dir, work)
+    _with_archive(settings, work)
 
 
 @main.command("show")
 @click.argument("id")
 @json_option
-@_data_dir_option
-def show_command(id: str, as_json: bool, data_dir: Path) -> None:
+@_of_store
+def show_command(id: str, as_json: bool, settings: Settings) -> None:
     """Show the run ID: where its time went, what was asked, what was answered."""
 
     async def work(archive: Archive) -> None:
@@ -149,14 +176,14 @@ def show_command(id: str, as_json: bool, data_dir: Path) -> None:
         }
         print_json(whole)
 
-    _with_archive(data_dir, work)
+    _with_archive(settings, work)
 
 
 @main.command("replay")
 @click.argument("id")
 @click.option("--timing", is_flag=True, help="Take as long as it took, from the run's arrival on.")
-@_data_dir_option
-def replay_command(id: str, timing: bool, data_dir: Path) -> None:
+@_of_store
+def replay_command(id: str, timing: bool, settings: Settings) -> None:
     """Print the answer of the run ID as it streamed.
 
     Where the record keeps no content, a dot stands for each character.
@@ -174,17 +201,15 @@ def replay_command(id: str, timing: bool, data_dir: Path) -> None:
             abandon_on_cancel=True,
         )
         click.echo()
-        if job.state is not JobState.SUCCEEDED:
-            why = f": {safe(job.error_message)}" if job.error_message else ""
-            click.echo(f"the run is {job.state}{why}", err=True)
+        _say_why(job)
 
-    _with_archive(data_dir, work)
+    _with_archive(settings, work)
 
 
 @main.command("verify")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@_data_dir_option
-def verify_command(ids: tuple[str, ...], data_dir: Path) -> None:
+@_of_store
+def verify_command(ids: tuple[str, ...], settings: Settings) -> None:
     """Check that row, history, telemetry and record of each run agree: of all, or of each ID.
 
     Prints a line for each finding, and then ends with exit code 1.
@@ -204,13 +229,75 @@ def verify_command(ids: tuple[str, ...], data_dir: Path) -> None:
             async for each in verify_all(archive):
                 report(each)
 
-    _with_archive(data_dir, work)
+    _with_archive(settings, work)
     if any(each.findings for each in verified):
         sys.exit(1)
     admitted = sum(each.admitted for each in verified)
     click.echo(f"{admitted} runs verified")
     if admitted < len(verified):
         click.echo(f"{len(verified) - admitted} requests never became a run", err=True)
+
+
+@main.command("prune")
+@click.option("--older-than", "age", type=_Age(), help="Runs that ended so long ago, like 30d.")
+@click.option(
+    "--keep-gib",
+    "gib",
+    type=click.FloatRange(0),
+    help="The oldest runs, while all records take more disk than this.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@_of_store
+def prune_command(age: float | None, gib: float | None, dry_run: bool, settings: Settings) -> None:
+    """Remove runs that have ended, their rows and their records.
+
+    A batch goes as a whole, once it has ended. Records that a service killed while it admitted a
+    request left behind go too, after a day.
+    """
+    if age is None and gib is None:
+        raise Refusal("say what to remove: --older-than 30d, --keep-gib 10, or both")
+    keep = Keep(
+        None if age is None else age / _DAY_SECONDS, None if gib is None else int(gib * (1 << 30))
+    )
+
+    async def work(archive: Archive) -> None:
+        pruned = await prune(archive.db, archive.data_dir, keep, dry_run=dry_run)
+        said = "would be removed" if dry_run else "removed"
+        click.echo(f"{pruned.runs} runs {said}, {disk(pruned.bytes)}")
+        if pruned.strays:
+            click.echo(f"{pruned.strays} records of requests that never became a run {said}")
+
+    _with_archive(settings, work, to_write=not dry_run)
+
+
+@main.command("resume")
+@click.argument("id")
+@_of_store
+def resume_command(id: str, settings: Settings) -> None:
+    """Have the cancelled or interrupted run ID go on to its end, and print its answer.
+
+    The service that works on the data folder does it, after what has a client waiting. Without
+    success, exit code 1.
+    """
+    ended: list[Job] = []
+
+    async def work(archive: Archive) -> None:
+        job = await archive.find(id)
+        ended.append(await resume(archive, job, lambda text: click.echo(safe(text), nl=False)))
+        click.echo()
+
+    _with_archive(settings, work, to_write=True)
+    if _say_why(ended[0]):
+        sys.exit(1)
+
+
+def _say_why(job: Job) -> bool:
+    """Whether a run has no answer, which is said."""
+    if job.state is JobState.SUCCEEDED:
+        return False
+    why = f": {safe(job.error_message)}" if job.error_message else ""
+    click.echo(f"the run is {job.state}{why}", err=True)
+    return True
 
 
 def _row(job: Job, request: dict[str, Any] | None, names: int, columns: int) -> str:
@@ -229,14 +316,16 @@ def _row(job: Job, request: dict[str, Any] | None, names: int, columns: int) -> 
 _STATE_COLUMNS = max(map(len, JobState))
 
 
-def _with_archive(data_dir: Path, work: Callable[[Archive], Awaitable[None]]) -> None:
+def _with_archive(
+    settings: Settings, work: Callable[[Archive], Awaitable[None]], *, to_write: bool = False
+) -> None:
     async def opened() -> None:
-        async with Archive.open(data_dir) as archive:
+        async with Archive.open(settings.data_dir, settings.database, to_write=to_write) as archive:
             await work(archive)
 
     try:
         anyio.run(opened)
-    except (StorageError, NoSuchRun) as error:
+    except (StorageError, NoSuchRun, CannotResume) as error:
         raise Refusal(safe(error)) from error
 
 

@@ -67,4 +67,5 @@ def test_a_second_service_is_told_who_has_the_folder(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
     with lock(tmp_path, model="tiny", weights_sha256="0123"):
         assert holder(tmp_path) == Holder(this_process(), "tiny", "0123")
+    assert holder(tmp_path) is None
     assert stat.S_IMODE((tmp_path / "service.lock").stat().st_mode) == 0o600

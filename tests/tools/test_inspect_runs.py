@@ -17,6 +17,7 @@ import httpx
 import pytest
 from click.testing import CliRunner, Result
 
+from storage import data_dir
 from storage.database import Database
 from storage.run_records import RunRecord
 from tests.support.messages import body, scripted
@@ -38,6 +39,7 @@ RUNS = {
     },
 }
 SLOW = scripted(say="x" * 400, step_ms=100) | {"max_tokens": 400}
+BRIEFER = scripted(say="y" * 50, step_ms=100)
 
 
 def inspect(data_dir: Path, *arguments: str) -> Result:
@@ -94,13 +96,16 @@ def ended(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
         for name, request in RUNS.items():
             client.post("/v1/messages", json=request)
             ids[name] = service.runs()[0]["id"]
-        clients = Clients(service, SLOW, SLOW)
-        until(lambda: decoding(data_dir) and service.runs("queued"))
+        clients = Clients(service, SLOW)
+        until(lambda: decoding(data_dir))
+        later = Clients(service, SLOW)
+        until(lambda: service.runs("queued"))
         (queued,), (running,) = service.runs("queued"), service.runs("running")
         for name, job in {"withdrawn": queued, "cancelled": running}.items():
             client.post(f"/v1/runs/{job['id']}/cancel")
             ids[name] = job["id"]
         clients.join()
+        later.join()
         service.stop()
     return ids
 
@@ -110,7 +115,7 @@ def crashed(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     """A service that was killed while one run was decoding and two waited."""
     data_dir = tmp_path_factory.mktemp("crashed")
     with scripted_service(tiny, data_dir) as service:
-        clients = Clients(service, SLOW, SLOW, SLOW)
+        clients = Clients(service, BRIEFER, BRIEFER, BRIEFER)
         until(lambda: decoding(data_dir) and len(service.runs("queued")) == 2)
         service.kill()
         clients.join()
@@ -237,7 +242,7 @@ def test_after_a_crash_the_log_is_read_and_nothing_is_written(crashed: Running) 
     (running,) = listed(data_dir, "--state", "running")
     shown = inspect(data_dir, "show", running["id"]).stdout
     assert "Answer so far" in shown
-    assert inspect(data_dir, "replay", running["id"]).stdout.startswith("x")
+    assert inspect(data_dir, "replay", running["id"]).stdout.startswith("y")
     assert inspect(data_dir, "verify").stdout == "3 runs verified\n"
     assert files(data_dir) == before
 
@@ -314,6 +319,97 @@ def test_a_run_without_a_record_can_still_be_shown(ended: dict[str, Any], stray:
     shown = json.loads(inspect(stray, "show", ended["said"], "--json").stdout)
     assert (shown["request"], shown["prompt"], shown["response"]) == (None, None, None)
     assert "(no readable record)" in inspect(stray, "list").stdout
+
+
+def test_prune_removes_what_is_old_and_says_how_much(ended: dict[str, Any], stray: Path) -> None:
+    assert (
+        "0 runs would be removed"
+        in inspect(stray, "prune", "--older-than", "1d", "--dry-run").stdout
+    )
+    would = inspect(stray, "prune", "--keep-gib", "0", "--dry-run")
+    assert would.exit_code == 0
+    assert would.stdout.startswith("9 runs would be removed, ")
+    assert inspect(stray, "verify").stdout == "9 runs verified\n"
+    pruned = inspect(stray, "prune", "--older-than", "0s")
+    assert pruned.stdout == would.stdout.replace("would be removed", "removed")
+    assert inspect(stray, "verify").stdout == "0 runs verified\n"
+    assert list((stray / "runs").iterdir()) == []
+
+
+def test_prune_asks_what_to_remove(ended: dict[str, Any]) -> None:
+    result = inspect(ended["data_dir"], "prune")
+    assert result.exit_code == 2
+    assert "say what to remove: --older-than 30d, --keep-gib 10, or both" in result.stderr
+    for bad in ("30", "d", "-1d", "tomorrow"):
+        result = inspect(ended["data_dir"], "prune", "--older-than", bad)
+        assert (result.exit_code, result.stdout) == (2, "")
+
+
+def test_prune_works_beside_a_service_and_spares_what_goes_on(tiny: Path, tmp_path: Path) -> None:
+    with scripted_service(tiny, tmp_path) as service, service.client() as client:
+        for _ in range(3):
+            client.post("/v1/messages", json=scripted())
+        clients = Clients(service, SLOW)
+        until(lambda: decoding(tmp_path))
+        assert inspect(tmp_path, "prune", "--older-than", "0s").stdout.startswith("3 runs removed")
+        (left,) = service.runs()
+        assert left["state"] == "running"
+        assert inspect(tmp_path, "verify").stdout == "1 runs verified\n"
+        client.post(f"/v1/runs/{left['id']}/cancel")
+        clients.join()
+
+
+def test_a_record_that_is_being_removed_is_no_finding(ended: dict[str, Any], stray: Path) -> None:
+    silent = next(stray.glob(f"runs/*/*/*/{ended['silent']}"))
+    with sqlite3.connect(stray / "mererun.db") as connection:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("DELETE FROM jobs WHERE id = ?", [ended["silent"]])
+        record = str(silent.relative_to(stray))
+        connection.execute("INSERT INTO discarded_records VALUES (?)", [record])
+    connection.close()
+    assert inspect(stray, "verify").stdout == "8 runs verified\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("said", "has succeeded: only what was cancelled or interrupted can be resumed"),
+        ("failed", "has failed: only what was cancelled or interrupted can be resumed"),
+    ],
+)
+def test_resume_refuses_by_name(ended: dict[str, Any], name: str, why: str) -> None:
+    with data_dir.lock(ended["data_dir"], model="tiny"):
+        result = inspect(ended["data_dir"], "resume", ended[name])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{ended[name]} {why}" in result.stderr
+
+
+def test_resume_needs_a_service_that_serves_the_model(ended: dict[str, Any]) -> None:
+    result = inspect(ended["data_dir"], "resume", ended["cancelled"])
+    assert result.exit_code == 2
+    assert "no service works on " in result.stderr
+    assert "start `mererun serve --model tiny` and resume again" in result.stderr
+    with data_dir.lock(ended["data_dir"], model="other"):
+        result = inspect(ended["data_dir"], "resume", ended["cancelled"])
+    assert "was begun by the model tiny, and other is served" in result.stderr
+
+
+def test_resume_finishes_an_interrupted_answer_and_prints_it(
+    tiny: Path, tmp_path: Path, crashed: Running
+) -> None:
+    if crashed.process.poll() is not None:
+        crashed.start()
+    begun = next(
+        job["id"] for job in listed(crashed.data_dir, "--state", "interrupted") if job["attempt"]
+    )
+    text = "y" * 50
+    result = inspect(crashed.data_dir, "resume", begun)
+    assert (result.exit_code, result.stdout) == (0, f"{text}\n"), result.output
+    shown = json.loads(inspect(crashed.data_dir, "show", begun, "--json").stdout)
+    assert shown["response"]["message"]["content"] == [{"type": "text", "text": text}]
+    states = [each["to_state"] for each in shown["history"]]
+    assert states == ["queued", "running", "interrupted", "queued", "running", "succeeded"]
+    assert inspect(crashed.data_dir, "verify").stdout == "3 runs verified\n"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The runs of one data folder, read and never written."""
+"""The runs of one data folder."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -9,6 +9,7 @@ from typing import Any, Self
 from storage.database import Database
 from storage.errors import StorageError
 from storage.jobs import Job, Jobs, JobState
+from storage.retention import discarded
 from storage.run_records import RunRecord
 from storage.telemetry import telemetry_of
 from storage.verification import StoredRun
@@ -37,20 +38,27 @@ class Archive:
 
     def __init__(self, data_dir: Path, db: Database) -> None:
         self.data_dir = data_dir
-        self._db = db
-        self._jobs = Jobs(db)
+        self.db = db
+        self.jobs = Jobs(db)
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, data_dir: Path) -> AsyncGenerator[Self]:
-        async with Database.open_to_read(data_dir / "mererun.db") as db:
+    async def open(
+        cls, data_dir: Path, database: Path | str, *, to_write: bool = False
+    ) -> AsyncGenerator[Self]:
+        """Unless `to_write`, nothing is changed. Only a service makes or upgrades a database."""
+        async with Database.open_to_read(database) as db:
+            if not to_write:
+                yield cls(data_dir, db)
+                return
+        async with Database.open(database) as db:
             yield cls(data_dir, db)
 
     async def runs(self, wanted: Wanted) -> AsyncIterator[Job]:
         """The wanted runs, newest first."""
         before: str | None = None
         while True:
-            page = await self._jobs.list(
+            page = await self.jobs.list(
                 states=wanted.states or None,
                 model=wanted.model,
                 since=wanted.since,
@@ -66,7 +74,7 @@ class Archive:
 
     async def find(self, beginning: str) -> Job:
         """The one run whose id or message id is or begins so. Raises NoSuchRun."""
-        found = await self._jobs.find(beginning)
+        found = await self.jobs.find(beginning)
         whole = [job for job in found if beginning in (job.id, job.message_id)]
         if len(found) == 1 or whole:
             return (whole or found)[0]
@@ -77,16 +85,18 @@ class Archive:
         raise NoSuchRun(f"{len(found)} runs begin with {beginning}: {some}{more}; give more of it")
 
     async def knows(self, run_id: str) -> bool:
-        return await self._jobs.get(run_id) is not None
+        return await self.jobs.get(run_id) is not None
+
+    async def is_discarded(self, folder: Path) -> bool:
+        """Whether the record belongs to no run any more and is being removed."""
+        return str(folder.relative_to(self.data_dir)) in await discarded(self.db)
 
     async def stored(self, run_id: str) -> StoredRun | None:
         """What the database knows of the run now."""
-        job = await self._jobs.get(run_id)
+        job = await self.jobs.get(run_id)
         if job is None:
             return None
-        return StoredRun(
-            job, await self._jobs.history(run_id), await telemetry_of(self._db, run_id)
-        )
+        return StoredRun(job, await self.jobs.history(run_id), await telemetry_of(self.db, run_id))
 
     def record(self, job: Job) -> RunRecord:
         return RunRecord.at(self.data_dir / job.record)

@@ -4,18 +4,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 
-def pieces(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
-    """The streamed texts, each with the seconds from the run's arrival to it.
+def piece(event: dict[str, Any]) -> str:
+    """The text that streamed with an event; where the record keeps no content, a dot stands for
+    each character."""
+    if event["event"] != "tokens":
+        return ""
+    return event["text"] if "text" in event else "·" * event["chars"]
 
-    Where the record keeps no content, a dot stands for each character.
-    """
-    if not events:
-        return
-    arrival = events[0]["at"]
+
+def pieces(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
+    """The streamed texts, each with the seconds from the run's arrival to it."""
     for event in events:
-        if event["event"] == "tokens":
-            text = event["text"] if "text" in event else "·" * event["chars"]
-            yield event["at"] - arrival, text
+        if text := piece(event):
+            yield event["at"] - events[0]["at"], text
 
 
 def streamed_text(events: Sequence[dict[str, Any]]) -> str:

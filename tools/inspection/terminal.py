@@ -79,6 +79,16 @@ def seconds(value: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min" if minutes >= 60 else f"{minutes} min"
 
 
+def disk(size: int) -> str:
+    """Bytes of disk: `512 B`, `12.0 KiB`, `3.4 GiB`."""
+    value, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{size} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
 def bar(part: float, columns: int) -> str:
     """A bar that fills `part` (0 to 1) of so many columns, to an eighth of one."""
     eighths = round(min(max(part, 0), 1) * columns * 8)

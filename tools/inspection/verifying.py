@@ -1,6 +1,7 @@
 """Whether the stored runs are consistent, also while a service adds to them."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -39,14 +40,18 @@ async def verify_all(archive: Archive) -> AsyncIterator[Verified]:
     deadline = anyio.current_time() + _ADMISSION_SECONDS
     for folder in folders:
         if folder.name not in known and not await _appears(archive, folder.name, deadline):
+            # A record leaves this list when it is gone.
+            if await archive.is_discarded(folder) or not folder.exists():
+                continue
             if RunRecord.at(folder).begun:
                 finding = f"{_shown(folder, archive)} is a record without a run"
                 yield Verified(folder.name, [finding])
             else:
                 yield Verified(folder.name, [], admitted=False)
     for folder in sorted({parent for each in folders for parent in list(each.parents)[:4]}):
-        if findings := list(exposures(folder)):
-            yield Verified(_shown(folder, archive), findings)
+        with suppress(FileNotFoundError):  # empty now, and so removed
+            if findings := list(exposures(folder)):
+                yield Verified(_shown(folder, archive), findings)
 
 
 async def verify_one(archive: Archive, run_id: str) -> Verified:
