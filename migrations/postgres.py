@@ -128,6 +128,7 @@ INDEXES = [
     "CREATE INDEX jobs_created_at ON jobs (created_at)",
     "CREATE INDEX jobs_state ON jobs (state, seq)",
     "CREATE INDEX jobs_model ON jobs (model, seq)",
+    "CREATE INDEX jobs_api_key ON jobs (api_key, seq) WHERE api_key IS NOT NULL",
     "CREATE INDEX jobs_message ON jobs (message_id)",
     "CREATE INDEX jobs_finished_at ON jobs (finished_at) WHERE finished_at IS NOT NULL",
     "CREATE INDEX jobs_batch ON jobs (batch_id, state) WHERE batch_id IS NOT NULL",

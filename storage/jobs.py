@@ -136,7 +136,6 @@ RESUME = (
                 "error_type",
                 "error_message",
                 "output_tokens",
-                "home",
                 # It may have been asked again meanwhile, and the key be another run's.
                 "idempotency_key",
             ]
@@ -266,8 +265,7 @@ class Jobs:
         async with self._db.write() as connection:
             if (await connection.execute(END_HELD, values)).rowcount == 0:
                 return False
-            if telemetry is not None:
-                await replace_telemetry(connection, job.id, telemetry, first=job.attempt == 1)
+            await replace_telemetry(connection, job.id, telemetry, first=job.attempt == 1)
             if job.batch_id is not None:
                 await connection.execute(KEEP_RESULT, {"run_id": job.id, "result": result})
         return True
@@ -289,12 +287,18 @@ class Jobs:
         }
         return await self._changes(REQUEUE, values)
 
-    async def resume(self, id: str) -> bool:
-        """Queue an interrupted or cancelled job again, as background work that anyone may do.
+    async def resume(self, id: str, *, home: str | None = None) -> bool:
+        """Queue an interrupted or cancelled job again, as background work: of anyone, or of the
+        service `home`, where machines that share the database have not its record.
 
         False when it is in another state, or a batch's, whose results must not change.
         """
-        values = {"job_id": id, "state": JobState.QUEUED, "priority": Priority.BACKGROUND}
+        values = {
+            "job_id": id,
+            "state": JobState.QUEUED,
+            "priority": Priority.BACKGROUND,
+            "home": home,
+        }
         return await self._changes(RESUME, values)
 
     async def request_cancel(self, id: str, reason: str) -> Job | None:
@@ -440,6 +444,7 @@ class Jobs:
         *,
         states: Iterable[JobState] | None = None,
         model: str | None = None,
+        api_key: str | None = None,
         since: float | None = None,
         until: float | None = None,
         limit: int = 100,
@@ -455,6 +460,8 @@ class Jobs:
             where.append(jobs.c.state.in_([*states]))
         if model is not None:
             where.append(jobs.c.model == model)
+        if api_key is not None:
+            where.append(jobs.c.api_key == api_key)
         if since is not None:
             where += _in_time(jobs.c.created_at >= since, func.min, ge)
         if until is not None:

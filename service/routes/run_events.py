@@ -7,6 +7,7 @@ from quart import Quart, Response, g, request
 
 from service.core import Core
 from service.errors import ApiError
+from service.routes.runs import run_of
 from service.streaming import SSE_HEADERS
 from service.wire import events
 from storage.errors import StorageError
@@ -25,9 +26,7 @@ class RunEventRoutes:
         """Server-sent events whose ids are their numbers, after that of the header `Last-Event-ID`
         or of `?after=`; at the run's end, `ended`."""
         after = _number(request.headers.get("Last-Event-ID") or request.args.get("after") or "0")
-        job = await self._core.jobs.get(run_id)
-        if job is None:
-            raise ApiError.not_found(f"run: {run_id[:100]} is not known here")
+        job = await run_of(self._core, run_id)
         response = Response(self._events(job, after, g.request_id), headers=SSE_HEADERS)
         response.headers["mererun-run"] = job.id
         return response

@@ -10,6 +10,7 @@ from quart import Quart, Response, g, jsonify, request
 from service.core import Core
 from service.errors import ApiError
 from storage.jobs import Job, JobState
+from storage.owner import this_process
 from storage.resumption import why_not_resumable
 from storage.run_records import RunRecord
 from storage.telemetry import telemetry_of
@@ -25,15 +26,18 @@ class RunRoutes:
         app.add_url_rule("/v1/runs", view_func=self.list_runs)
         app.add_url_rule("/v1/runs/<run_id>", view_func=self.show_run)
         app.add_url_rule("/v1/runs/<run_id>/cancel", view_func=self.cancel_run, methods=["POST"])
-
         app.add_url_rule("/v1/runs/<run_id>/resume", view_func=self.resume_run, methods=["POST"])
 
     async def list_runs(self) -> Response:
-        """Newest first; `?state=`, `?limit=` up to 100, and `?before_id=` for the next page."""
+        """Those of the caller's key, newest first; `?state=`, `?limit=` up to 100, and
+        `?before_id=` for the next page."""
         states = [_state(each) for each in request.args.getlist("state")]
         limit = _limit(request.args.get("limit"))
         found = await self._core.jobs.list(
-            states=states or None, limit=limit + 1, before=request.args.get("before_id")
+            states=states or None,
+            api_key=g.api_key,
+            limit=limit + 1,
+            before=request.args.get("before_id"),
         )
         page = [_describe(job) for job in found[:limit]]
         return jsonify(
@@ -46,7 +50,7 @@ class RunRoutes:
         )
 
     async def show_run(self, run_id: str) -> Response:
-        job = await self._get(run_id)
+        job = await run_of(self._core, run_id)
         history = await self._core.jobs.history(run_id)
         telemetry = await telemetry_of(self._core.db, run_id)
         return jsonify(
@@ -60,14 +64,14 @@ class RunRoutes:
 
     async def cancel_run(self, run_id: str) -> Response:
         """Accepted for a queued or running run; of no effect on one that has ended."""
-        await self._get(run_id)
+        await run_of(self._core, run_id)
         by = f" by {g.api_key}" if g.api_key else ""
         await self._core.cancellation.request(run_id, f"requested{by} through the API")
-        return jsonify(_describe(await self._get(run_id)))
+        return jsonify(_describe(await run_of(self._core, run_id)))
 
     async def resume_run(self, run_id: str) -> Response:
         """Have a run that was cancelled or interrupted go on to its end, in the background."""
-        core, job = self._core, await self._get(run_id)
+        core, job = self._core, await run_of(self._core, run_id)
         why_not = await to_thread.run_sync(
             partial(
                 why_not_resumable,
@@ -77,20 +81,23 @@ class RunRoutes:
                 weights_sha256=core.checkpoint.weights_sha256,
             )
         )
-        if why_not is None and not await core.jobs.resume(run_id):
+        home = this_process() if core.db.shared else None
+        if why_not is None and not await core.jobs.resume(run_id, home=home):
             why_not = f"{run_id} was resumed or removed by somebody else meanwhile"
         if why_not is not None:
             # Not 409, which SDKs send again.
             raise ApiError.invalid(f"run: {why_not}")
-        response = jsonify(_describe(await self._get(run_id)))
+        response = jsonify(_describe(await run_of(self._core, run_id)))
         response.status_code = 202
         return response
 
-    async def _get(self, run_id: str) -> Job:
-        job = await self._core.jobs.get(run_id)
-        if job is None:
-            raise ApiError.not_found(f"run: {run_id[:100]} is not known here")
-        return job
+
+async def run_of(core: Core, run_id: str) -> Job:
+    """The run, if it is one of the caller's key. Raises ApiError 404."""
+    job = await core.jobs.get(run_id)
+    if job is None or (g.api_key is not None and job.api_key != g.api_key):
+        raise ApiError.not_found(f"run: {run_id[:100]} is not known here")
+    return job
 
 
 def _describe(job: Job) -> dict[str, Any]:

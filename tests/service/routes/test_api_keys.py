@@ -153,3 +153,22 @@ def test_keys_are_nowhere_in_clear(service: Running, key: bytes) -> None:
     assert ask(service, [(b"x-api-key", key)]).status_code == 200
     for file in service.data_dir.rglob("*"):
         assert not file.is_file() or key not in file.read_bytes(), file
+
+
+def test_runs_are_shown_to_the_key_that_asked(
+    service: Running, keys: tuple[Path, bytes, bytes]
+) -> None:
+    mine, theirs = ({"x-api-key": key.decode()} for key in keys[1:])
+    with service.client() as client:
+        answer = client.post("/v1/messages", json=body(), headers=mine)
+        path = f"/v1/runs/{answer.headers['mererun-run']}"
+        assert client.get(path, headers=mine).status_code == 200
+        for ask in (
+            client.get(path, headers=theirs),
+            client.get(f"{path}/events", headers=theirs),
+            client.post(f"{path}/cancel", headers=theirs),
+            client.post(f"{path}/resume", headers=theirs),
+        ):
+            assert ask.status_code == 404
+        listed = client.get("/v1/runs", headers=theirs).json()["data"]
+        assert path.rpartition("/")[2] not in [run["id"] for run in listed]
