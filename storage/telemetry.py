@@ -31,12 +31,16 @@ class Telemetry:
 
 
 async def replace_telemetry(
-    connection: AsyncConnection, job_id: str, measured: Telemetry, *, first: bool
+    connection: AsyncConnection, job_id: str, measured: Telemetry | None, *, first: bool
 ) -> None:
-    """Write a job's row, in the transaction that ends the job; `first` when it has none yet."""
+    """Write a job's row, in the transaction that ends the job; `first` when it has none yet.
+
+    A job that had one when it was resumed has none any more when it is not `measured`.
+    """
     if not first:
         await connection.execute(DELETE, {"job_id": job_id})
-    await connection.execute(INSERT, {"job_id": job_id, **asdict(measured)})
+    if measured is not None:
+        await connection.execute(INSERT, {"job_id": job_id, **asdict(measured)})
 
 
 async def telemetry_of(db: Database, job_id: str) -> Telemetry | None:

@@ -118,7 +118,8 @@ def _history(job: Job, history: Sequence[Transition]) -> Iterator[str]:
 
 
 def _telemetry_counts(job: Job, telemetry: Telemetry | None) -> Iterator[str]:
-    if telemetry is not None:
+    # A run that was resumed keeps those of its first end until it has another on an engine.
+    if telemetry is not None and job.state not in _GOING_ON and job.started_at is not None:
         yield from _differences(
             "row",
             "telemetry",
@@ -142,7 +143,8 @@ def _record(stored: StoredRun, record: RunRecord) -> Iterator[str]:
         return
     if response is not None:
         yield from _row_and_answer(job, response)
-        yield from _telemetry_file(stored.telemetry, record.telemetry())
+        if job.started_at is not None:
+            yield from _telemetry_file(stored.telemetry, record.telemetry())
         yield from _attempt(job, events)
     elif job.state not in _MAY_BE_OPEN:
         yield f"it has {job.state}, but its record has no readable response.json"
@@ -152,6 +154,8 @@ def _record(stored: StoredRun, record: RunRecord) -> Iterator[str]:
 
 
 def _prompt(job: Job, prompt: dict[str, Any]) -> Iterator[str]:
+    if not prompt["tokens"]:
+        return  # a batch's request that could not be prepared
     ids: list[int] | None = prompt["ids"]
     yield from _differences(
         "row",

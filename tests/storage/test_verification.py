@@ -31,7 +31,7 @@ class Shelf:
     """A data folder with the run `run_1`, its row and record written in the service's order."""
 
     def __init__(self, db: Database, data_dir: Path, new_job: Callable[..., NewJob]) -> None:
-        self._db, self._jobs, self.data_dir = db, Jobs(db), data_dir
+        self._db, self.jobs, self.data_dir = db, Jobs(db), data_dir
         created_at = datetime(2026, 3, 9, 12, tzinfo=UTC).timestamp()
         path = record_path(data_dir, "run_1", created_at)
         self.record = RunRecord.create(
@@ -42,23 +42,23 @@ class Shelf:
         )
 
     async def queue(self) -> None:
-        await self._jobs.insert(self._new)
+        await self.jobs.insert(self._new)
 
     async def claim(self) -> None:
-        self.job = await self._jobs.claim("1:1.00", "engine-0", 30, model="m")
+        self.job = await self.jobs.claim("1:1.00", "engine-0", 30, model="m")
 
     async def finish(self, state: JobState = JobState.SUCCEEDED, **more: Any) -> None:
         assert self.job
         values = {"stop_reason": "end_turn", "output_tokens": 3, "telemetry": TELEMETRY, **more}
-        assert await self._jobs.finish(self.job, state, **values)
+        assert await self.jobs.finish(self.job, state, **values)
 
     async def cancel_queued(self) -> None:
-        await self._jobs.cancel_queued("run_1")
+        await self.jobs.cancel_queued("run_1")
 
     async def stored(self) -> StoredRun:
-        job = await self._jobs.get("run_1")
+        job = await self.jobs.get("run_1")
         assert job
-        history = await self._jobs.history("run_1")
+        history = await self.jobs.history("run_1")
         return StoredRun(job, history, await telemetry_of(self._db, "run_1"))
 
     async def disagreements(self) -> list[str]:
@@ -141,6 +141,71 @@ async def test_counts_alone_are_compared_where_no_content_is_kept(shelf: Shelf) 
     assert await shelf.disagreements() == [
         "the text of its events is not that of its response.json"
     ]
+
+
+def resumed(text: str) -> list[dict[str, Any]]:
+    tokens = {"event": "tokens", "ids": [4, 2], "text": text}
+    return [{"event": "claimed", "attempt": 2}, {"event": "resumed", "tokens": 3}, tokens]
+
+
+@pytest.fixture
+async def cancelled(shelf: Shelf) -> Shelf:
+    """A run that was cancelled on the engine."""
+    await shelf.queue()
+    await shelf.claim()
+    shelf.record.append(EVENTS)
+    error = {"type": "api_error", "message": "cancelled"}
+    closed = {**response("héllo you", "cancelled", stop_reason=None), "error": error}
+    shelf.record.close(response=closed, telemetry=asdict(TELEMETRY))
+    await shelf.finish(
+        JobState.CANCELLED,
+        stop_reason=None,
+        error_type="api_error",
+        error_message="cancelled",
+    )
+    assert await shelf.disagreements() == []
+    return shelf
+
+
+async def test_a_resumed_run_agrees_at_each_moment_of_its_second_life(cancelled: Shelf) -> None:
+    shelf = cancelled
+    assert await shelf.jobs.resume("run_1")
+    assert await shelf.disagreements() == []
+    await shelf.claim()
+    assert await shelf.disagreements() == []
+    record = RunRecord.at(shelf.record.path)
+    record.reopen()
+    assert await shelf.disagreements() == []
+    record.append(resumed(" two"))
+    again = replace(TELEMETRY, output_tokens=5)
+    ended = response("héllo you two")
+    ended["message"]["usage"]["output_tokens"] = 5
+    record.close(response=ended, telemetry=asdict(again))
+    assert await shelf.disagreements() == []
+    await shelf.finish(output_tokens=5, telemetry=again)
+    assert await shelf.disagreements() == []
+
+
+async def test_a_resumed_run_may_end_unmeasured(cancelled: Shelf) -> None:
+    shelf = cancelled
+    assert await shelf.jobs.resume("run_1")
+    await shelf.claim()
+    record = RunRecord.at(shelf.record.path)
+    record.reopen()
+    record.append(resumed(""))
+    lost = {"stop_reason": None, "output_tokens": None, "telemetry": None}
+    await shelf.finish(JobState.INTERRUPTED, **lost)
+    assert await shelf.disagreements() == []
+
+
+async def test_a_resumed_run_may_be_cancelled_in_the_queue(cancelled: Shelf) -> None:
+    shelf = cancelled
+    assert await shelf.jobs.resume("run_1")
+    await shelf.jobs.request_cancel("run_1", "again")
+    stored = await shelf.stored()
+    await shelf.jobs.cancel_queued("run_1", output_tokens=3)
+    assert stored.telemetry == TELEMETRY
+    assert await shelf.disagreements() == []
 
 
 def rewrite(shelf: Shelf, name: str, value: Any) -> None:

@@ -42,7 +42,9 @@ async def resume(archive: Archive, job: Job, show: Callable[[str], None]) -> Job
     )
     if why_not is not None:
         raise CannotResume(why_not)
-    if not await archive.jobs.resume(job.id):
+    # Of services that share a database, only this one has the record.
+    home = service.owner if archive.db.shared else None
+    if not await archive.jobs.resume(job.id, home=home):
         raise CannotResume(f"{job.id} was resumed or removed by somebody else meanwhile")
     async with aclosing(
         follow(archive.jobs, job, archive.data_dir, quiet_seconds=_LOOK_SECONDS)
