@@ -271,7 +271,7 @@ class _Link:
                     await anyio.wait_writable(self._socket)
                     with suppress(BlockingIOError):
                         sent += self._socket.send(memoryview(data)[sent:])
-            except OSError as error:
+            except (OSError, ValueError) as error:  # the latter of a socket that is closed
                 raise EngineDied(f"the engine process is gone ({error})") from error
             finally:
                 if 0 < sent < len(data):  # a frame cut short would garble all that follow
