@@ -116,6 +116,8 @@ class SQLite(Database):
                 yield connection
 
     async def changed(self) -> None:
+        # It waits before it looks: this process's own commits count, and are many when it is busy.
+        await anyio.sleep(WATCH_SECONDS)
         while not await self._has_changed():  # noqa: ASYNC110 - nobody tells of it
             await anyio.sleep(WATCH_SECONDS)
 
