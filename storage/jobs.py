@@ -162,6 +162,11 @@ LEASES = (
     .where(RUNNING)
     .order_by(jobs.c.seq)
 )
+CANCEL_REQUESTS = (
+    select(jobs)
+    .where(jobs.c.cancel_requested_at.is_not(None), jobs.c.finished_at.is_(None))
+    .order_by(jobs.c.seq)
+)
 GET = select(jobs).where(jobs.c.id == bindparam("job_id"))
 KEEP_RESULT = update(batch_requests).where(batch_requests.c.job_id == bindparam("run_id"))
 
@@ -369,9 +374,8 @@ class Jobs:
 
     async def cancel_requests(self) -> list[Job]:
         """Queued and running jobs that somebody asked to stop, oldest first."""
-        return await self._select(
-            jobs.c.cancel_requested_at.is_not(None), jobs.c.finished_at.is_(None)
-        )
+        async with self._db.read() as connection:
+            return [_job(row) for row in (await connection.execute(CANCEL_REQUESTS)).mappings()]
 
     async def orphans(self, is_alive: Callable[[str], bool]) -> list[Job]:
         """Running jobs whose owner is not alive or let the lease expire."""

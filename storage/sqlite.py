@@ -36,6 +36,10 @@ READERS = 4
 LOG_BYTES = 16 << 20
 # How often other processes' commits are looked for. One pragma each time.
 WATCH_SECONDS = 0.1
+# The log is taken into the file by whoever watches, after so many writes of some ten pages each; so
+# no writer waits for the disk. Where nobody watches, a writer does it after so many pages.
+WRITES_IN_LOG = 200
+PAGES_IN_LOG = 4000
 ELSEWHERE = "another --data-dir"
 
 
@@ -61,6 +65,7 @@ class SQLite(Database):
         self._single = _async_engine(place, begin=None, connections=2)
         self._single_writers: dict[bool, AsyncConnection] = {}
         self._writing = anyio.Lock()
+        self._writes_in_log = 0
         self._watching = anyio.Lock()
 
     @classmethod
@@ -78,6 +83,7 @@ class SQLite(Database):
     ) -> CursorResult[Any]:
         # At a third of what `write` costs, whose every step goes to the connection's thread.
         async with self._writing:
+            self._writes_in_log += 1
             with _explained(self._name):
                 return await to_the_end(lambda: self._execute(statement, values, durable))
 
@@ -97,6 +103,7 @@ class SQLite(Database):
     @asynccontextmanager
     async def write(self, durable: bool = False) -> AsyncGenerator[AsyncConnection]:
         async with self._writing:
+            self._writes_in_log += 1
             with _explained(self._name):
                 async with connected(self._writer) as connection:
                     await _set_synchronous(connection, "FULL" if durable else "NORMAL")
@@ -126,6 +133,10 @@ class SQLite(Database):
             with _explained(self._name):
                 async with connected(self._watcher) as connection:
                     driver = await _driver(connection)
+                    if self._writes_in_log >= WRITES_IN_LOG:
+                        self._writes_in_log = 0
+                        with suppress(sqlite3.DatabaseError):  # a writer meets the fault itself
+                            await driver.execute_fetchall("PRAGMA wal_checkpoint(PASSIVE)")
                     ((now,),) = await driver.execute_fetchall("PRAGMA data_version")
                     # The number counts for its own connection only, so it is kept there.
                     seen = connection.info.get("data_version")
@@ -251,6 +262,7 @@ def _configure(engine: Engine, *, begin: str | None, query_only: bool = False) -
         cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.execute("PRAGMA synchronous = NORMAL")
+        cursor.execute(f"PRAGMA wal_autocheckpoint = {PAGES_IN_LOG}")
         cursor.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
         # macOS only: without it, a sync there does not reach the disk.
         cursor.execute("PRAGMA fullfsync = ON")

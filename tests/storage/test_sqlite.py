@@ -1,6 +1,7 @@
 """What holds of a SQLite file alone."""
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -12,6 +13,7 @@ from sqlalchemy import delete, insert, select, text
 
 from storage.database import Database
 from storage.errors import StorageError
+from storage.sqlite import WRITES_IN_LOG
 from storage.tables import jobs as table
 from tests.storage.steps import CHILDREN, cancelled_after, row, start
 
@@ -110,6 +112,18 @@ async def test_closing_empties_the_write_ahead_log(tmp_path: Path) -> None:
     async with Database.open(path) as db, db.write() as connection:
         await connection.execute(insert(table).values(row()))
     assert not [name for name in os.listdir(tmp_path) if "-wal" in name]
+
+
+async def test_who_watches_takes_the_log_into_the_file(db: Database, tmp_path: Path) -> None:
+    for number in range(WRITES_IN_LOG):
+        await db.execute(insert(table), row(str(number)))
+    await db.changed()
+
+    alone = tmp_path / "without its log.db"
+    shutil.copy(tmp_path / "mererun.db", alone)
+    connection = sqlite3.connect(alone)
+    assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (WRITES_IN_LOG,)
+    connection.close()
 
 
 async def test_only_its_user_can_read_the_database(db: Database) -> None:
