@@ -38,7 +38,7 @@ _DAY_SECONDS = 86400.0
 # Each chunk is one transaction of a few milliseconds. After it others get their turn: those of
 # this process by the writer's lock, those of other processes by the rest, since SQLite lets them
 # ask again only now and then.
-_CHUNK = 40
+_CHUNK = 25
 _REST = 2.0  # as many times as long as a transaction took
 # Admission writes the record before the row. A day later it does not come any more.
 _STRAY_SECONDS = _DAY_SECONDS
