@@ -35,8 +35,8 @@ class Finishing:
     async def end(
         self, job: Job, live: LiveJob, outcome: Outcome, tell: Callable[[Outcome], None]
     ) -> Outcome:
-        """Close the record, then end the row. Returns what the readers are to be told; when the
-        row has to wait, `tell` is called before, since they need not."""
+        """Close the record, then end the row. Returns what the readers are to be told; when one
+        of the two has to wait, `tell` is called before, since they need not."""
         telemetry = _telemetry(live)
         closed = outcome.state is JobState.INTERRUPTED  # such a record may be continued
         if closed:
@@ -50,7 +50,12 @@ class Finishing:
                     closed = True
                 except StorageError as error:
                     logger.error("%s", error)
-                    outcome = _failed(outcome, error)
+                    if not (error.may_pass and job.is_background):
+                        outcome = _failed(outcome, error)
+                    if error.may_pass:
+                        tell(outcome)
+                        await anyio.sleep(RETRY_SECONDS)
+                        continue
             failpoint("closed")
             try:
                 if await self._write_end(job, live, outcome, telemetry):

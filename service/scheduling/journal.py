@@ -1,5 +1,6 @@
 """A job's events on their way to its run record."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -14,8 +15,11 @@ from storage.redaction import shapes
 from storage.run_records import RunRecord
 from storage.telemetry import Telemetry
 
+logger = logging.getLogger("mererun.journal")
+
 # Many events a second then cost one write, and the end of the process this much of a record.
 _WRITE_EVERY_SECONDS = 0.05
+_RETRY_SECONDS = 1.0  # after the disk refused a write, for instance for want of room
 
 
 class Journal:
@@ -44,13 +48,20 @@ class Journal:
             self.write("tokens", count=len(ids), chars=len(text))
 
     async def run(self) -> None:
-        """Keep writing until cancelled. Raises StorageError."""
+        """Keep writing until cancelled; what finds no room for now waits. Raises StorageError."""
         while True:
             await self._changed.wait()
             await anyio.sleep(_WRITE_EVERY_SECONDS)
             self._changed = anyio.Event()
             failpoint("flushing")
-            await self.flush()
+            try:
+                await self.flush()
+            except StorageError as error:
+                if not error.may_pass:
+                    raise
+                logger.error("%s", error)
+                await anyio.sleep(_RETRY_SECONDS)
+                self._changed.set()
             failpoint("flushed")
 
     async def flush(self) -> None:

@@ -40,7 +40,7 @@ class Fragile(Running):
             "model": str(model),
             "port": 0,
             "data_dir": str(data_dir),
-            "ready_file": str(data_dir / "ready.json"),
+            "ready_file": str(data_dir.parent / "ready.json"),
             **settings,
         }
         module = "tests.faults.service"
@@ -50,6 +50,10 @@ class Fragile(Running):
         super().__init__(self._whole, data_dir)
 
     def start(self) -> None:
+        # Not in the data folder, whose disk may be full.
+        self.log, self._ready = (
+            self.data_dir.parent / name for name in ("service.log", "ready.json")
+        )
         self._command = self._dying()
         self._point = None
         super().start()

@@ -94,7 +94,8 @@ class EnginePoint:
 FAILED = "queued running failed"
 
 ENGINE_POINTS = (
-    EnginePoint("before the first chunk of the prompt", "Prefill", 1, FAILED, AGAIN),
+    # It has not begun, so the next engine takes it.
+    EnginePoint("before the first chunk of the prompt", "Prefill", 1, DONE, DONE),
     EnginePoint("in the prompt", "Prefill", 3, FAILED, AGAIN),
     EnginePoint("before the first token", "Tokens", 1, FAILED, AGAIN),
     EnginePoint("in the answer", "Tokens", 9, FAILED, AGAIN, short=True),
