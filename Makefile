@@ -1,4 +1,5 @@
 # `make serve` and `make test` do all they need: system packages, environment, model, then their job.
+# `make faults` is the long form of tests/faults, of which `make test` runs a part.
 # Variables: PYTHON (3.11 or newer), EXTRA (cpu or cuda13 on Linux; nothing on macOS, which has Metal).
 
 EXTRA ?= $(if $(filter Linux,$(shell uname -s)),cpu)
@@ -6,7 +7,7 @@ BIN := .venv/bin
 # CI installs exactly what was tested last; a user gets the newest that the bounds admit.
 LOCK := $(if $(CI),--constraint constraints.txt)
 
-.PHONY: serve test check format
+.PHONY: serve test faults check format
 
 serve: .venv/serve-installed
 	$(BIN)/mererun models pull smollm2-135m-instruct
@@ -14,6 +15,9 @@ serve: .venv/serve-installed
 
 test: .venv/dev-installed
 	$(BIN)/python -m pytest
+
+faults: .venv/dev-installed
+	MERERUN_FAULTS=long $(BIN)/python -m pytest tests/faults
 
 check: .venv/dev-installed
 	$(BIN)/ruff check

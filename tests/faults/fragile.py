@@ -59,6 +59,11 @@ class Fragile(Running):
         super().start()
         self.engines = psutil.Process(self.process.pid).children(recursive=True)
 
+    def start_at(self, point: str) -> None:
+        """To die at a point."""
+        self._point = point
+        self.start()
+
     def start_to_die(self, point: str) -> None:
         """While it starts."""
         self._point = point
@@ -86,6 +91,11 @@ class Fragile(Running):
         with self.client() as client:
             created = client.post("/v1/messages/batches", json={"requests": requests})
         return created.raise_for_status().json()["id"]
+
+    def batches(self) -> list[dict[str, Any]]:
+        """The newest first."""
+        with self.client() as client:
+            return client.get("/v1/messages/batches").raise_for_status().json()["data"]
 
     def batch(self, batch_id: str) -> dict[str, Any]:
         with self.client() as client:

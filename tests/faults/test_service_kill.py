@@ -67,11 +67,6 @@ def begun(service: Fragile, run_id: str, event: str = "tokens") -> dict[str, Any
     return service.run(run_id)
 
 
-def batches(service: Fragile) -> list[dict[str, Any]]:
-    with service.client() as client:
-        return client.get("/v1/messages/batches").raise_for_status().json()["data"]
-
-
 def items(service: Fragile) -> list[dict[str, Any]]:
     """The runs of the one batch, by their places."""
     return [run for run in service.runs()[::-1] if run["batch_id"]]
@@ -101,7 +96,7 @@ def test_killed_on_the_way_of_a_batchs_request(start: Starter, point: Point) -> 
         service.create_batch(ITEMS)
     service.dies()
     service.start()
-    assert texts(service.results(batches(service)[0]["id"])) == RIGHT
+    assert texts(service.results(service.batches()[0]["id"])) == RIGHT
     assert service.moves(items(service)[0]["id"]) == point.batch_item
     assert_whole(service)
 
@@ -116,7 +111,7 @@ def test_cancelled_after_its_service_was_killed(start: Starter, name: str) -> No
     with closing(database):
         database.execute("UPDATE jobs SET cancel_requested_at = 1, cancel_reason = 'by hand'")
     service.start()
-    results = service.results(batches(service)[0]["id"])
+    results = service.results(service.batches()[0]["id"])
     assert texts(results) == dict.fromkeys(RIGHT, "canceled")
     assert service.moves(items(service)[0]["id"]) == "queued running cancelled"
     assert_whole(service)
@@ -130,9 +125,9 @@ def test_killed_while_a_batch_is_created(start: Starter, point: Point) -> None:
     service.dies()
     service.start()
     if point.batch_item == NOTHING:
-        assert (batches(service), service.runs()) == ([], [])
+        assert (service.batches(), service.runs()) == ([], [])
     else:
-        assert texts(service.results(batches(service)[0]["id"])) == RIGHT
+        assert texts(service.results(service.batches()[0]["id"])) == RIGHT
         assert {service.moves(run["id"]) for run in items(service)} == {point.batch_item}
     assert_whole(service)
 
@@ -254,7 +249,7 @@ def test_killed_while_it_sees_to_a_batchs_request(start: Starter, point: Point) 
     service.dies()
     service.start_to_die(point.name)
     service.start()
-    assert texts(service.results(batches(service)[0]["id"])) == RIGHT
+    assert texts(service.results(service.batches()[0]["id"])) == RIGHT
     assert service.moves(items(service)[0]["id"]) == point.batch_item
     assert_whole(service)
 
