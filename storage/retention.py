@@ -150,19 +150,14 @@ class _Prune:
                 found += await to_thread.run_sync(self._remove_strays, unknown)
         return found
 
-    def _may_be_needed(self, path: Path) -> bool:
-        """Whether a record without a row may be more than a request that was never admitted.
-
-        Machines that share a database remove rows whose records lie elsewhere.
-        """
-        return RunRecord.at(path).begun and not self._db.shared
-
     def _remove_strays(self, paths: Sequence[Path]) -> Pruned:
         found = Pruned()
         before = time.time() - _STRAY_SECONDS
         for path in paths:
             try:
-                if path.stat().st_mtime > before or self._may_be_needed(path):
+                # One that was begun holds an answer: without a note, its row may be in another
+                # database, as after a change to a shared one.
+                if path.stat().st_mtime > before or RunRecord.at(path).begun:
                     continue
             except (FileNotFoundError, StorageError):
                 continue

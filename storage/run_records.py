@@ -206,7 +206,13 @@ def _make_folders(path: Path, root: Path) -> list[Path]:
             break
         missing.insert(0, parent)
     for folder in missing:
-        folder.mkdir(mode=0o700, exist_ok=folder != path)
+        try:
+            folder.mkdir(mode=0o700, exist_ok=folder != path)
+        except FileNotFoundError:
+            if not root.exists():
+                raise
+            # Its day was empty, and somebody who removes old records has just removed it.
+            return _make_folders(path, root)
     return missing
 
 

@@ -2,6 +2,7 @@ import os
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,24 @@ def record(tmp_path: Path) -> RunRecord:
 def test_a_record_lies_under_the_day_it_was_made(tmp_path: Path, record: RunRecord) -> None:
     assert record.path == tmp_path / "runs" / "2026" / "03" / "09" / "run_1"
     assert sorted(os.listdir(record.path)) == ["prompt.json", "request.json"]
+
+
+def test_a_day_that_is_removed_for_being_empty_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mkdir, day = Path.mkdir, tmp_path / "runs" / "2026" / "03" / "09"
+    removed: list[Path] = []
+
+    def watched(folder: Path, **more: Any) -> None:
+        if folder.name == "run_1" and not removed:
+            removed.append(day)
+            day.rmdir()
+        mkdir(folder, **more)
+
+    monkeypatch.setattr(Path, "mkdir", watched)
+    record = RunRecord.create(tmp_path, "run_1", CREATED_AT, request={}, prompt={})
+    assert removed
+    assert record.request() == {}
 
 
 def test_only_its_user_can_read_a_record(tmp_path: Path, record: RunRecord) -> None:
