@@ -12,8 +12,7 @@ PATH = "/v1/messages/batches"
 def create_batch(service: Running, *params: dict[str, Any], **headers: str) -> str:
     """Its id. Its requests are called 0, 1, 2…"""
     requests = [{"custom_id": str(place), "params": each} for place, each in enumerate(params)]
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    with service.client(headers=named) as client:
+    with service.client(headers=headers) as client:
         answer = client.post(PATH, json={"requests": requests})
     assert answer.status_code == 200, answer.text
     return answer.json()["id"]

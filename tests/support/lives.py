@@ -61,7 +61,7 @@ class Connection:
             f"POST /v1/messages HTTP/1.1\r\nHost: {address.netloc}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
         )
-        more = "".join(f"{name.replace('_', '-')}: {headers[name]}\r\n" for name in headers)
+        more = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.socket.sendall(f"{head}{more}\r\n".encode() + content)
         self.received = b""
 

@@ -22,6 +22,7 @@ class Running:
 
     def __init__(self, command: Sequence[str], data_dir: Path) -> None:
         self.data_dir = data_dir
+        self.headers: dict[str, str] = {}  # that its clients send
         self.log = data_dir / "service.log"
         self._command = command
         self._ready = data_dir / "ready.json"
@@ -51,8 +52,9 @@ class Running:
         return self.process.wait(30)
 
     def client(self, **more: Any) -> httpx.Client:
+        headers = {**self.headers, **more.pop("headers", {})}
         # Reading the system's certificates would take longer than most tests.
-        return httpx.Client(base_url=self.url, timeout=60, verify=False, **more)
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=False, **more)
 
     def run(self, run_id: str) -> dict[str, Any]:
         with self.client() as client:

@@ -1,0 +1,95 @@
+"""Background work outlives what ends a run, but not for ever."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import create_batch, results, runs_of, text_in
+from tests.support.lives import (
+    assert_answers,
+    assert_one_at_a_time,
+    assert_stops_well,
+    assert_stored_well,
+    ended,
+    moves,
+    open_runs,
+    refused,
+    until,
+)
+from tests.support.messages import body, scripted
+from tests.support.running import Running, scripted_service
+
+
+@pytest.fixture(scope="module")
+def service(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    data = tmp_path_factory.mktemp("data")
+    with scripted_service(tiny, data, drain_seconds=0.1) as running:
+        yield running
+        assert open_runs(running) == []
+        assert_one_at_a_time(data)
+        assert_stops_well(running)
+
+
+def test_a_request_that_ends_the_engine_twice_is_not_tried_again(service: Running) -> None:
+    batch = create_batch(service, scripted(say="ab", then="die"), body())
+    poison, good = results(service, batch)
+    assert poison["type"] == "errored"
+    error = poison["error"]["error"]
+    assert error["type"] == "api_error"
+    assert error["message"].startswith("quarantined: it ended the engine 2 times")
+    assert text_in(good) == "ok"
+    run = ended(service, runs_of(service, batch)[0]["id"])
+    assert moves(run) == ["queued", "running", "queued", "running", "failed"]
+    assert run["output_tokens"] == 2
+
+
+def test_a_request_that_services_end_with_is_not_tried_for_ever(
+    service: Running, tmp_path: Path
+) -> None:
+    batch = create_batch(service, scripted(say="ab", then="wait"))
+    [run] = runs_of(service, batch)
+    for lost in range(5):
+        until(lambda: service.run(run["id"])["state"] == "running")
+        assert service.run(run["id"])["lost_leases"] == lost
+        service.kill()
+        service.start()
+    [result] = results(service, batch)
+    assert result["error"]["error"]["message"].startswith("quarantined: 5 services ended")
+    assert_answers(service)
+
+
+def test_a_deploy_does_not_count(service: Running, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    batch = create_batch(service, scripted(say="abc", hold_at=2, hold_file=str(go)))
+    [run] = runs_of(service, batch)
+    for attempt in range(1, 4):
+        until(lambda attempt=attempt: service.run(run["id"])["attempt"] == attempt)
+        assert service.stop() == 0
+        service.start()
+    go.touch()
+    assert text_in(results(service, batch)[0]) == "abc"
+    run = ended(service, run["id"])
+    assert (run["lost_leases"], run["engine_deaths"]) == (0, 0)
+
+
+def test_without_an_engine_background_work_waits(tiny: Path, tmp_path: Path) -> None:
+    """And whoever has a reader is told."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in tiny.iterdir():
+        (model / file.name).symlink_to(file)
+    with scripted_service(model, tmp_path / "data") as service:
+        (model / "tokenizer.json").rename(model / "away")
+        os.kill(service.engine_pid(), signal.SIGKILL)
+        with service.client() as client:
+            until(lambda: client.get("/v1/runtime").json()["engine"]["error"])
+            batch = create_batch(service, body(), body())
+            assert refused(client.post("/v1/messages", json=body())) == (500, "api_error")
+        assert [run["state"] for run in runs_of(service, batch)] == ["queued", "queued"]
+        (model / "away").rename(model / "tokenizer.json")
+        assert [text_in(each) for each in results(service, batch)] == ["ok", "ok"]
+        assert service.stop() == 0
+        assert_stored_well(service.data_dir)
