@@ -1,17 +1,19 @@
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
-from sqlalchemy import CursorResult, UpdateBase
+from sqlalchemy import Connection, CursorResult, UpdateBase
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from storage.errors import StorageError
 from storage.to_the_end import to_the_end
 
 __all__ = ["Database", "StorageError", "connected"]
+
+T = TypeVar("T")
 
 
 class Database(ABC):
@@ -50,6 +52,14 @@ class Database(ABC):
         """One statement that writes, as a transaction of its own; `durable` as in `write`.
 
         It costs much less than `write`, and runs to its end when the caller is cancelled.
+        """
+
+    @abstractmethod
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """What `write` does, with `work` as the block: several statements at the cost of one.
+
+        `work` runs on a thread of its own, or as if on one. It is done as a whole or not at all,
+        whether the caller is cancelled or not.
         """
 
     @abstractmethod

@@ -5,6 +5,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     RowMapping,
     Select,
     Update,
@@ -267,13 +268,16 @@ class Jobs:
             "error_message": error_message,
             "output_tokens": output_tokens,
         }
-        async with self._db.write() as connection:
-            if (await connection.execute(END_HELD, values)).rowcount == 0:
+
+        def end(connection: Connection) -> bool:
+            if connection.execute(END_HELD, values).rowcount == 0:
                 return False
-            await replace_telemetry(connection, job.id, telemetry, first=job.attempt == 1)
+            replace_telemetry(connection, job.id, telemetry, first=job.attempt == 1)
             if job.batch_id is not None:
-                await connection.execute(KEEP_RESULT, {"run_id": job.id, "result": result})
-        return True
+                connection.execute(KEEP_RESULT, {"run_id": job.id, "result": result})
+            return True
+
+        return await self._db.run(end)
 
     async def prepared(self, job: Job, *, input_tokens: int, max_tokens: int) -> bool:
         """Note the size of a claimed job that was queued before it was known."""

@@ -1,11 +1,20 @@
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib import import_module
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import anyio
-from sqlalchemy import URL, CursorResult, ExceptionContext, UpdateBase, event, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    CursorResult,
+    ExceptionContext,
+    UpdateBase,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -36,6 +45,7 @@ SERVER_SETTINGS = {
 }
 WRITER_SETTINGS = SERVER_SETTINGS | {"idle_in_transaction_session_timeout": "60s"}
 
+T = TypeVar("T")
 asyncpg: Any = import_module("asyncpg")  # it has no types
 # What it raises, and what comes of a socket.
 FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
@@ -80,6 +90,10 @@ class PostgreSQL(Database):
     ) -> CursorResult[Any]:
         async with connected(self._writers) as connection:
             return await to_the_end(lambda: connection.execute(statement, values))
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        async with self.write() as connection:
+            return await connection.run_sync(work)
 
     @asynccontextmanager
     async def write(self, durable: bool = False) -> AsyncGenerator[AsyncConnection]:

@@ -2,14 +2,15 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 import aiosqlite
 import anyio
+from anyio import CapacityLimiter, to_thread
 from sqlalchemy import (
     URL,
     Connection,
@@ -41,6 +42,7 @@ WATCH_SECONDS = 0.1
 WRITES_IN_LOG = 200
 PAGES_IN_LOG = 4000
 ELSEWHERE = "another --data-dir"
+T = TypeVar("T")
 
 
 class SQLite(Database):
@@ -64,6 +66,10 @@ class SQLite(Database):
         # Held open by durability, for single statements: SQLite makes each a transaction.
         self._single = _async_engine(place, begin=None, connections=2)
         self._single_writers: dict[bool, AsyncConnection] = {}
+        # For `run`: a statement from another thread is a message there and one back.
+        self._direct = create_engine(place.set(drivername="sqlite"), pool_size=1, max_overflow=0)
+        _configure(self._direct, begin="BEGIN IMMEDIATE")
+        self._one_thread = CapacityLimiter(1)
         self._writing = anyio.Lock()
         self._writes_in_log = 0
         self._watching = anyio.Lock()
@@ -72,7 +78,7 @@ class SQLite(Database):
     @asynccontextmanager
     async def at(cls, path: Path, *, to_read: bool) -> AsyncGenerator[Self]:
         """Open the file; see `Database.open` and `Database.open_to_read`."""
-        await anyio.to_thread.run_sync(_check if to_read else _prepare, path)
+        await to_thread.run_sync(_check if to_read else _prepare, path)
         database = cls(path, read_only=to_read)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(to_the_end, database._close)
@@ -99,6 +105,16 @@ class SQLite(Database):
         finally:
             # Ends what SQLAlchemy takes for a transaction; to SQLite there is none.
             await connection.rollback()
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        def run() -> T:
+            with self._direct.begin() as connection:
+                return work(connection)
+
+        async with self._writing:
+            self._writes_in_log += 1
+            with _explained(self._name):
+                return await to_the_end(lambda: to_thread.run_sync(run, limiter=self._one_thread))
 
     @asynccontextmanager
     async def write(self, durable: bool = False) -> AsyncGenerator[AsyncConnection]:
@@ -157,6 +173,7 @@ class SQLite(Database):
             await connection.close()
         for engine in (self._readers, self._writer, self._single):
             await engine.dispose()
+        self._direct.dispose()
         if not self._read_only:
             await self._take_in_log()
         await self._watcher.dispose()

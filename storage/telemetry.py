@@ -1,7 +1,6 @@
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import bindparam, delete, insert, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from storage.database import Database
 from storage.tables import telemetry
@@ -30,17 +29,17 @@ class Telemetry:
     longest_step_seconds: float | None
 
 
-async def replace_telemetry(
-    connection: AsyncConnection, job_id: str, measured: Telemetry | None, *, first: bool
+def replace_telemetry(
+    connection: Connection, job_id: str, measured: Telemetry | None, *, first: bool
 ) -> None:
     """Write a job's row, in the transaction that ends the job; `first` when it has none yet.
 
     A job that had one when it was resumed has none any more when it is not `measured`.
     """
     if not first:
-        await connection.execute(DELETE, {"job_id": job_id})
+        connection.execute(DELETE, {"job_id": job_id})
     if measured is not None:
-        await connection.execute(INSERT, {"job_id": job_id, **asdict(measured)})
+        connection.execute(INSERT, {"job_id": job_id, **asdict(measured)})
 
 
 async def telemetry_of(db: Database, job_id: str) -> Telemetry | None:

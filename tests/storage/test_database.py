@@ -1,5 +1,6 @@
 """What holds of a database of either kind."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -7,6 +8,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy.exc import IntegrityError
 
 from storage.database import Database
 from storage.errors import StorageError
@@ -69,6 +71,25 @@ async def test_a_single_statement_ends_though_its_caller_is_cancelled(db: Databa
         async with db.write() as connection:
             await connection.execute(delete(table))
     await add()
+
+
+async def test_work_is_done_as_a_whole_or_not_at_all(db: Database) -> None:
+    def add(*ids: str) -> Callable[[Connection], None]:
+        def work(connection: Connection) -> None:
+            for id in ids:
+                connection.execute(insert(table), row(id))
+
+        return work
+
+    with pytest.raises(IntegrityError):
+        await db.run(add("a", "b", "a"))
+    for steps in range(1, 40):
+        await cancelled_after(steps, lambda: db.run(add("a", "b")))
+        async with db.write() as connection:
+            assert (await connection.execute(delete(table))).rowcount in (0, 2)
+    await db.run(add("a", "b"))
+    async with db.read() as connection:
+        assert len((await connection.execute(select(table))).all()) == 2
 
 
 async def test_who_waits_for_a_change_hears_of_one_by_another_connection(
