@@ -8,7 +8,12 @@ _LENGTH = 24  # 142 bits: unique across restarts and machines without asking any
 
 
 def new_suffix() -> str:
-    return "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
+    number = secrets.randbelow(len(_ALPHABET) ** _LENGTH)  # asks the system once
+    characters: list[str] = []
+    for _ in range(_LENGTH):
+        number, index = divmod(number, len(_ALPHABET))
+        characters.append(_ALPHABET[index])
+    return "".join(characters)
 
 
 def new_id(prefix: str) -> str:
