@@ -25,6 +25,7 @@ class Core:
     """One served model and all that brings requests to it."""
 
     settings: Settings
+    owner: str
     checkpoint: Checkpoint
     family: Family
     db: Database
@@ -72,6 +73,7 @@ class Core:
         cancellation = Cancellation(db, jobs, scheduler)
         return cls(
             settings=settings,
+            owner=owner,
             checkpoint=checkpoint,
             family=family,
             db=db,

@@ -9,7 +9,7 @@ import anyio
 from service.core import Core
 from service.scheduling.recovery import recover
 from storage.errors import StorageError
-from storage.owner import is_alive, this_process
+from storage.owner import is_alive
 from storage.retention import Keep, complete, prune
 
 logger = logging.getLogger("mererun.housekeeping")
@@ -25,6 +25,7 @@ class Housekeeping:
         self._jobs = core.jobs
         self._batches = core.batches
         self._settings = core.settings
+        self._owner = core.owner
 
     async def at_start(self) -> None:
         """See to what an earlier service left, before the first job is admitted.
@@ -44,7 +45,7 @@ class Housekeeping:
 
     async def _due(self) -> None:
         if self._db.shared:
-            await recover(self._jobs, self._settings.data_dir, is_alive, me=this_process())
+            await recover(self._jobs, self._settings.data_dir, is_alive, me=self._owner)
         await self._batches.expire(time.time())
 
     async def _prune(self) -> None:

@@ -1,7 +1,8 @@
 """One run taken to its end without a service."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from typing import Any
 
 import anyio
 from anyio import to_thread
@@ -14,34 +15,72 @@ from service.housekeeping import Housekeeping
 from service.settings import Settings
 from storage import data_dir
 from storage.database import Database
+from storage.jobs import Job, JobState
+from storage.resumption import why_not_resumable
+from storage.run_records import RunRecord
+
+
+class CannotResume(Exception):
+    """One sentence for people that says why, and what to do."""
 
 
 async def finish_run(
-    settings: Settings, run_id: str, *, engine_command: Sequence[str] = WORKER
-) -> None:
-    """Do with one queued run what a service would, in a data folder that no service works on.
+    settings: Settings,
+    run_id: str,
+    watch: Callable[[Job], Coroutine[Any, Any, object]],
+    *,
+    engine_command: Sequence[str] = WORKER,
+) -> Job:
+    """Do with one run what a service would, in a data folder that no service works on.
 
-    What a service that is gone left is seen to as at its start. Raises CheckpointError,
-    StorageError, EngineUnavailable; the run then waits for the next service.
+    What a service that is gone left is seen to first, as at its start. `watch` is called with the
+    run when it is queued, and returns when it has ended. Returns the run as it is then. Raises
+    CannotResume, CheckpointError, StorageError, EngineUnavailable; a run that was queued then goes
+    on with the next service.
     """
     checkpoint = resolve(settings.model, settings.models_dir)
+    weights = checkpoint.weights_sha256
     family = await to_thread.run_sync(family_of, checkpoint)
-    fault: str | None = None
     async with AsyncExitStack() as stack:
         stack.enter_context(
-            data_dir.lock(
-                settings.data_dir, model=checkpoint.id, weights_sha256=checkpoint.weights_sha256
-            )
+            data_dir.lock(settings.data_dir, model=checkpoint.id, weights_sha256=weights)
         )
         db = await stack.enter_async_context(Database.open(settings.database))
         core = Core.of(settings, checkpoint, family, db, engine_command)
         await Housekeeping(core).at_start()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(core.engine.run)
-            tasks.start_soon(core.cancellation.run)
-            if (await core.engine.settled()).error is None:
-                await core.scheduler.run_only(run_id)
-            fault = core.engine.status.error
-            tasks.cancel_scope.cancel()
-    if fault is not None:
-        raise EngineUnavailable(fault)
+        job = await _queued(core, run_id)
+        fault: str | None = None
+        async with anyio.create_task_group() as helpers:
+            helpers.start_soon(core.engine.run)
+            helpers.start_soon(core.cancellation.run)
+            async with anyio.create_task_group() as work:
+                work.start_soon(watch, job)
+                if (await core.engine.settled()).error is None:
+                    await core.scheduler.run_only(run_id)
+                fault = core.engine.status.error
+                if fault is not None:
+                    work.cancel_scope.cancel()
+            helpers.cancel_scope.cancel()
+        if fault is not None:
+            raise EngineUnavailable(f"{fault}; {run_id} goes on when a service is started")
+        return await core.jobs.get(run_id) or job
+
+
+async def _queued(core: Core, run_id: str) -> Job:
+    job = await core.jobs.get(run_id)
+    if job is None:
+        raise CannotResume(f"{run_id} was removed")
+    if job.state is JobState.QUEUED:  # it was resumed before, and the service ended
+        return job
+    why_not = await to_thread.run_sync(
+        lambda: why_not_resumable(
+            job,
+            RunRecord.at(core.settings.data_dir / job.record),
+            model=core.checkpoint.id,
+            weights_sha256=core.checkpoint.weights_sha256,
+        )
+    )
+    if why_not is not None:
+        raise CannotResume(why_not)
+    await core.jobs.resume(run_id, home=core.owner if core.db.shared else None)
+    return await core.jobs.get(run_id) or job

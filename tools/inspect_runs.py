@@ -4,7 +4,7 @@ the books agree, what is kept, and what goes on."""
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from functools import wraps
 from io import TextIOWrapper
@@ -102,9 +102,8 @@ def _of_store(command: Callable[..., None]) -> Callable[..., None]:
 def main() -> None:
     """Look at the runs of a mererun service, remove old ones, have one go on.
 
-    It works while the service runs and, but for `resume`, without one. Without a command, it
-    lists. An ID is a run's (run_…) or a message's (msg_…), or as much of its beginning as names
-    one run.
+    It works while the service runs and without one. Without a command, it lists. An ID is a run's
+    (run_…) or a message's (msg_…), or as much of its beginning as names one run.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a terminal that cannot show a character, or a pipe
@@ -272,18 +271,22 @@ def prune_command(age: float | None, gib: float | None, dry_run: bool, settings:
 
 @main.command("resume")
 @click.argument("id")
+@click.option("--model", help="The model's folder, if it is not installed and no service runs.")
 @_of_store
-def resume_command(id: str, settings: Settings) -> None:
+def resume_command(id: str, model: str | None, settings: Settings) -> None:
     """Have the cancelled or interrupted run ID go on to its end, and print its answer.
 
-    The service that works on the data folder does it, after what has a client waiting. Without
-    success, exit code 1.
+    The service that works on the data folder does it, after what has a client waiting; where none
+    does, it is done here and now. Without success, exit code 1.
     """
     ended: list[Job] = []
 
     async def work(archive: Archive) -> None:
         job = await archive.find(id)
-        ended.append(await resume(archive, job, lambda text: click.echo(safe(text), nl=False)))
+        serving = replace(settings, model=model or job.model)
+        ended.append(
+            await resume(archive, job, serving, lambda text: click.echo(safe(text), nl=False))
+        )
         click.echo()
 
     _with_archive(settings, work, to_write=True)

@@ -10,7 +10,6 @@ from quart import Quart, Response, g, jsonify, request
 from service.core import Core
 from service.errors import ApiError
 from storage.jobs import Job, JobState
-from storage.owner import this_process
 from storage.resumption import why_not_resumable
 from storage.run_records import RunRecord
 from storage.telemetry import telemetry_of
@@ -81,7 +80,7 @@ class RunRoutes:
                 weights_sha256=core.checkpoint.weights_sha256,
             )
         )
-        home = this_process() if core.db.shared else None
+        home = core.owner if core.db.shared else None
         if why_not is None and not await core.jobs.resume(run_id, home=home):
             why_not = f"{run_id} was resumed or removed by somebody else meanwhile"
         if why_not is not None:

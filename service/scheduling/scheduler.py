@@ -163,8 +163,11 @@ class Scheduler:
             await self._ended.wait()
 
     async def run_only(self, job_id: str) -> None:
-        """Run one queued job to its end, instead of `run`."""
-        while (job := await self._claim_one(self._least, job_id)) is not None:
+        """Run one queued job to its end, instead of `run`; or until there is no engine for it."""
+        while self._host.status.error is None:
+            job = await self._claim_one(self._least, job_id)
+            if job is None:
+                return
             await self._run(job)
 
     async def _run_next(self) -> None:

@@ -20,9 +20,11 @@ from click.testing import CliRunner, Result
 from storage import data_dir
 from storage.database import Database
 from storage.run_records import RunRecord
+from tests.support.lives import Connection
 from tests.support.messages import body, scripted
-from tests.support.running import REPOSITORY, Running, scripted_service
+from tests.support.running import REPOSITORY, Running, real_service, scripted_service
 from tools.inspect_runs import main
+from tools.inspection.terminal import safe
 
 RUNS = {
     "said": scripted(say="hello \x1b[31mred\x07 there\nline two"),
@@ -384,11 +386,10 @@ def test_resume_refuses_by_name(ended: dict[str, Any], name: str, why: str) -> N
     assert f"{ended[name]} {why}" in result.stderr
 
 
-def test_resume_needs_a_service_that_serves_the_model(ended: dict[str, Any]) -> None:
+def test_resume_needs_the_model(ended: dict[str, Any]) -> None:
     result = inspect(ended["data_dir"], "resume", ended["cancelled"])
     assert result.exit_code == 2
-    assert "no service works on " in result.stderr
-    assert "start `mererun serve --model tiny` and resume again" in result.stderr
+    assert "tiny is neither an installed model nor a model folder" in result.stderr
     with data_dir.lock(ended["data_dir"], model="other"):
         result = inspect(ended["data_dir"], "resume", ended["cancelled"])
     assert "was begun by the model tiny, and other is served" in result.stderr
@@ -410,6 +411,22 @@ def test_resume_finishes_an_interrupted_answer_and_prints_it(
     states = [each["to_state"] for each in shown["history"]]
     assert states == ["queued", "running", "interrupted", "queued", "running", "succeeded"]
     assert inspect(crashed.data_dir, "verify").stdout == "3 runs verified\n"
+
+
+def test_resume_does_without_a_service(tiny: Path, tmp_path: Path) -> None:
+    with real_service(tiny, tmp_path / "data") as running:
+        request = {**body(), "max_tokens": 300, "temperature": 0, "stream": True}
+        with Connection(running.url, request) as connection:
+            connection.read_until(b"content_block_delta")
+            run_id = connection.run_id()
+            running.kill()
+    result = inspect(running.data_dir, "resume", run_id, "--model", str(tiny))
+    assert result.exit_code == 0, result.output
+    shown = json.loads(inspect(running.data_dir, "show", run_id, "--json").stdout)
+    assert shown["run"]["state"] == "succeeded"
+    assert shown["run"]["output_tokens"] == 300
+    assert result.stdout == safe(shown["response"]["message"]["content"][0]["text"]) + "\n"
+    assert inspect(running.data_dir, "verify").stdout == "1 runs verified\n"
 
 
 @pytest.mark.parametrize(

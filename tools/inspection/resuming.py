@@ -1,4 +1,4 @@
-"""A run that goes on: asked for here, done by the service."""
+"""A run that goes on: in the service that works on its data folder, or right here."""
 
 from collections.abc import Callable
 from contextlib import aclosing
@@ -6,7 +6,12 @@ from functools import partial
 
 import anyio
 
+from models.catalog import CheckpointError
+from models.engine.host import EngineUnavailable
+from service.resuming import CannotResume, finish_run
+from service.settings import Settings
 from storage import data_dir
+from storage.data_dir import Holder
 from storage.event_log import follow
 from storage.jobs import Job
 from storage.resumption import why_not_resumable
@@ -16,21 +21,25 @@ from tools.inspection.replaying import piece
 _LOOK_SECONDS = 2.0
 
 
-class CannotResume(Exception):
-    """One sentence for people that says why, and what to do."""
-
-
-async def resume(archive: Archive, job: Job, show: Callable[[str], None]) -> Job:
+async def resume(
+    archive: Archive, job: Job, settings: Settings, show: Callable[[str], None]
+) -> Job:
     """Have the run go on, and give its text to `show`, from the beginning and then as it comes.
 
     Returns the job as it ended. Raises CannotResume, StorageError.
     """
     service = data_dir.holder(archive.data_dir)
-    if service is None:
-        raise CannotResume(
-            f"no service works on {archive.data_dir}; start `mererun serve --model {job.model}` "
-            "and resume again"
-        )
+    if service is not None:
+        return await _resume_in(service, archive, job, show)
+    try:
+        return await finish_run(settings, job.id, lambda queued: _show(archive, queued, show))
+    except (CheckpointError, EngineUnavailable) as error:
+        raise CannotResume(str(error)) from error
+
+
+async def _resume_in(
+    service: Holder, archive: Archive, job: Job, show: Callable[[str], None]
+) -> Job:
     why_not = await anyio.to_thread.run_sync(
         partial(
             why_not_resumable,
@@ -46,6 +55,19 @@ async def resume(archive: Archive, job: Job, show: Callable[[str], None]) -> Job
     home = service.owner if archive.db.shared else None
     if not await archive.jobs.resume(job.id, home=home):
         raise CannotResume(f"{job.id} was resumed or removed by somebody else meanwhile")
+    ended = await _show(archive, job, show, lambda: data_dir.holder(archive.data_dir) is not None)
+    if ended is None:
+        raise CannotResume(f"the service ended; {job.id} goes on when it is started again")
+    return ended
+
+
+async def _show(
+    archive: Archive,
+    job: Job,
+    show: Callable[[str], None],
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Job | None:
+    """Give the run's text to `show` until it has ended; None when it will not before long."""
     async with aclosing(
         follow(archive.jobs, job, archive.data_dir, quiet_seconds=_LOOK_SECONDS)
     ) as following:
@@ -54,6 +76,6 @@ async def resume(archive: Archive, job: Job, show: Callable[[str], None]) -> Job
                 return news
             for event in news:
                 show(piece(event.details()))
-            if not news and data_dir.holder(archive.data_dir) is None:
-                raise CannotResume(f"the service ended; {job.id} goes on when it is started again")
+            if not news and not goes_on():
+                return None
     raise CannotResume(f"{job.id} was removed")
