@@ -16,15 +16,18 @@ import pytest
 from tests.faults.fragile import (
     LONG,
     Fragile,
+    answers,
+    assert_sound,
     assert_verified,
     assert_whole,
     fragile_service,
     post,
+    text_of,
     texts,
 )
 from tests.faults.points import NONE, NOTHING, POINTS, Point
 from tests.support.lives import Connection, ended, recorded_events, until
-from tests.support.messages import scripted
+from tests.support.messages import body, scripted
 from tests.support.running import REPOSITORY
 
 ANSWER = "abcdefghijkl"
@@ -101,7 +104,28 @@ def test_killed_on_the_way_of_a_batchs_request(start: Starter, point: Point) -> 
     assert_whole(service)
 
 
-@pytest.mark.parametrize("name", ["claimed", "flushing"])
+@pytest.mark.parametrize(
+    "name", ["prefill:3", "tokens:9", "flushed", "put back"] if LONG else ["tokens:9"]
+)
+def test_a_real_engine_goes_on_to_the_same_answer(tiny: Path, tmp_path: Path, name: str) -> None:
+    """Greedy, since a random model would end a sampled answer soon. Four chunks of prompt."""
+    asked = {**body("hi" * 450), "max_tokens": 200, "temperature": 0}
+    engine = ["models.engine.worker"]
+    with fragile_service(tiny, tmp_path / "data", point=name, engine=engine) as service:
+        with suppress(httpx.TransportError):
+            service.create_batch({"first": asked})
+        if name == "put back":
+            until(lambda: service.runs("running"))
+            Connection(service.url, body()).close()
+        service.dies()
+        service.start()
+        result = service.results(service.batches()[0]["id"])["first"]
+        assert result["message"]["usage"]["output_tokens"] == 200
+        assert text_of(result["message"]) == answers(service, asked)
+        assert_sound(service)
+
+
+@pytest.mark.parametrize("name", ["claimed", "flushing"] if LONG else ["flushing"])
 def test_cancelled_after_its_service_was_killed(start: Starter, name: str) -> None:
     service = start(name)
     with suppress(httpx.TransportError):

@@ -31,10 +31,11 @@ from storage.tables import jobs as jobs_table
 T = TypeVar("T")
 
 OWNERS = ("one", "two")
+OWNER, ENGINE = st.sampled_from(OWNERS), st.sampled_from(("first", "second"))
 KEYS = (None, "alice", "bob")
 OPEN = {JobState.QUEUED, JobState.RUNNING}
 ENDS = [state for state in MOVES[JobState.RUNNING] if state is not JobState.QUEUED]
-EXAMPLES, STEPS = 20, 25
+EXAMPLES, STEPS = 25, 40
 
 
 @dataclass(frozen=True)
@@ -177,21 +178,30 @@ class Queue(RuleBasedStateMachine):
 
     # What holders do.
 
-    @rule(
-        data=st.data(),
-        owner=st.sampled_from(OWNERS),
-        engine=st.sampled_from(("first", "second")),
-        least=st.sampled_from(Priority),
-        is_over=st.sampled_from((False, False, True)),
-    )
+    @rule(owner=OWNER, engine=ENGINE, is_over=st.sampled_from((False, False, True)))
+    def claim_next(self, owner: str, engine: str, is_over: bool) -> None:
+        self.claim(owner, engine, is_over=is_over)
+
+    @rule(data=st.data(), owner=OWNER, engine=ENGINE)
+    def claim_again(self, data: st.DataObject, owner: str, engine: str) -> None:
+        """One job, or any of those with a reader."""
+        if only := data.draw(st.sampled_from((None, *self.known))):
+            self.claim(owner, engine, only=only)
+        else:
+            self.claim(owner, engine, least=Priority.INTERACTIVE)
+
     def claim(
-        self, data: st.DataObject, owner: str, engine: str, least: Priority, is_over: bool
+        self,
+        owner: str,
+        engine: str,
+        *,
+        least: Priority = Priority.BACKGROUND,
+        only: str | None = None,
+        is_over: bool = False,
     ) -> None:
-        only = data.draw(st.sampled_from((None, None, *self.known)))
+        seconds = -1.0 if is_over else 60.0
         claimed = self.do(
-            self.jobs.claim(
-                owner, engine, -1.0 if is_over else 60.0, model="m", least=least, only=only
-            )
+            self.jobs.claim(owner, engine, seconds, model="m", least=least, only=only)
         )
         candidates = [
             job
@@ -219,7 +229,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data())
     def beat(self, data: st.DataObject) -> None:
-        job = data.draw(st.sampled_from(self.held))
+        job = data.draw(st.sampled_from(self.held[-5:]))
         known = self.holding(job)
         assert self.do(self.jobs.beat(job, 60.0)) == (known is not None)
         if known is not None:
@@ -228,7 +238,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), state=st.sampled_from(ENDS))
     def finish(self, data: st.DataObject, state: JobState) -> None:
-        job = data.draw(st.sampled_from(self.held))
+        job = data.draw(st.sampled_from(self.held[-5:]))
         known = self.holding(job)
         assert self.do(self.jobs.finish(job, state)) == (known is not None)
         if known is not None:
@@ -237,7 +247,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(data=st.data(), died=st.booleans())
     def requeue(self, data: st.DataObject, died: bool) -> None:
-        job = data.draw(st.sampled_from(self.held))
+        job = data.draw(st.sampled_from(self.held[-5:]))
         known = self.holding(job)
         assert self.do(self.jobs.requeue(job, engine_died=died)) == (known is not None)
         if known is not None:
