@@ -207,8 +207,9 @@ def replay_command(id: str, timing: bool, settings: Settings) -> None:
 
 @main.command("verify")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--all", "every", is_flag=True, help="Every run, as without an ID.")
 @_of_store
-def verify_command(ids: tuple[str, ...], settings: Settings) -> None:
+def verify_command(ids: tuple[str, ...], every: bool, settings: Settings) -> None:
     """Check that row, history, telemetry and record of each run agree: of all, or of each ID.
 
     Prints a line for each finding, and then ends with exit code 1.
@@ -221,7 +222,7 @@ def verify_command(ids: tuple[str, ...], settings: Settings) -> None:
             click.echo(f"{safe(each.name)}: {one_line(finding)}")
 
     async def work(archive: Archive) -> None:
-        if ids:
+        if ids and not every:
             for id in ids:
                 report(await verify_one(archive, (await archive.find(id)).id))
         else:
