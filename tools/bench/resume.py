@@ -35,7 +35,7 @@ class _Resumed:
 
 def resume(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
     """Kill -9, start again, and compare with the prefill of a new prompt of as many tokens."""
-    times = 1 if quick else 3
+    times = 1 if quick else 2
     prompts = Prompts(checkpoint)
     resumed: list[_Resumed] = []
     fresh: list[float] = []
