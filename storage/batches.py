@@ -24,7 +24,8 @@ from storage.database import Database
 from storage.failpoints import failpoint
 from storage.job import NewJob, Priority
 from storage.job_state import JobState
-from storage.jobs import NEXT_TURN, OPEN, QUEUED, DuplicateKey
+from storage.job_statements import NEXT_TURN, OPEN, QUEUED
+from storage.jobs import DuplicateKey
 from storage.run_records import record_path
 from storage.tables import batch_requests, batches, discarded_records, jobs
 
