@@ -82,7 +82,15 @@ class SQLite(Database):
         database = cls(path, read_only=to_read)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(to_the_end, database._close)
+            if not to_read:
+                await database._connect_writers()
             yield database
+
+    async def _connect_writers(self) -> None:
+        # What is open can be written even when the folder has become read-only since.
+        with _explained(self._name):
+            async with connected(self._writer):
+                await to_thread.run_sync(lambda: self._direct.connect().close())
 
     async def execute(
         self, statement: UpdateBase, values: dict[str, Any], durable: bool = False
