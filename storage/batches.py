@@ -109,7 +109,7 @@ class Batches:
                 failpoint("creating batch")
             failpoint("created batch")
         except IntegrityError as error:
-            if new.idempotency_key and await self.with_key(new.api_key, new.idempotency_key):
+            if "batches_idempotency" in str(error.orig):
                 raise DuplicateKey from error
             raise
         created = await self.get(new.id, new.api_key)

@@ -84,7 +84,7 @@ class Jobs:
         try:
             return _job((await self._db.execute(INSERT, values, durable=True)).mappings().one())
         except IntegrityError as error:
-            if new.idempotency_key and await self.with_key(new.api_key, new.idempotency_key):
+            if "jobs_idempotency" in str(error.orig):
                 raise DuplicateKey from error
             raise
 

@@ -69,7 +69,8 @@ class RunState:
 
 
 class KeptStates:
-    """At most `MAX_STATES`, in at most `limit_bytes`; the oldest goes first."""
+    """At most `MAX_STATES`, in at most `limit_bytes`. The oldest goes first, and those of suspended
+    runs, which will come again, after the others."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -80,7 +81,7 @@ class KeptStates:
             return
         self._states.append(state)
         while len(self._states) > MAX_STATES or self.nbytes > self._limit_bytes:
-            del self._states[0]
+            self._states.remove(min(self._states, key=lambda each: each.suspended))
 
     def take(self, run: Run) -> RunState | None:
         """The state that saves `run` the most, now its own; None when none saves anything."""
