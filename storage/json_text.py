@@ -15,3 +15,11 @@ def to_json(value: Any) -> bytes:
     except orjson.JSONEncodeError:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="replace")
+
+
+def from_json(text: bytes) -> Any:
+    """What `to_json` wrote. Raises ValueError for what is no JSON."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return json.loads(text)  # orjson refuses integers of hundreds of digits

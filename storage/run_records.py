@@ -14,7 +14,7 @@ import orjson
 
 from storage.errors import StorageError
 from storage.failpoints import failpoint
-from storage.json_text import to_json
+from storage.json_text import from_json, to_json
 
 # Syncs that are asked for together share one commit of the file system's journal.
 _SYNCS = ThreadPoolExecutor(max_workers=8, thread_name_prefix="run-record-sync")
@@ -181,8 +181,8 @@ class RunRecord:
     def _read(self, name: str) -> dict[str, Any] | None:
         for file in (self.path / name, _temporary(self.path / name)):
             try:
-                return orjson.loads(file.read_bytes())
-            except (FileNotFoundError, orjson.JSONDecodeError):
+                return from_json(file.read_bytes())
+            except (FileNotFoundError, ValueError):
                 continue
             except OSError as error:
                 raise _unreadable(self.path, name, error) from error

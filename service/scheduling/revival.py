@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import orjson
 from anyio import to_thread
 
 from models.engine.protocol import Run, ids_of
@@ -22,6 +21,7 @@ from storage.batches import Batches
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
+from storage.json_text import from_json
 from storage.redaction import redact, shapes
 from storage.run_records import RunRecord
 
@@ -60,7 +60,7 @@ class Revival:
             # A record that was begun when the row was not told of it yet is begun anew.
             begun = job.input_tokens > 0 and await to_thread.run_sync(_can_go_on, record)
             if params is not None and not begun:
-                return await self._anew(job, orjson.loads(params), record)
+                return await self._anew(job, from_json(params), record)
         return await self._again(job, record)
 
     async def close_record(self, job: Job) -> int:

@@ -263,6 +263,11 @@ class Scheduler:
             logger.error("%s: %s", job.id, error)
             await self._finishing.put_back(job, None)
             await anyio.sleep(RETRY_SECONDS)
+        except Exception:
+            # A fault of ours in one run costs that run, and no other.
+            logger.exception("run %s could not be taken up", job.id)
+            error = ApiError.internal("an internal fault; the service's log has it under this run")
+            await self._finishing.end_unrun(job, Ending(JobState.INTERRUPTED, error))
         return None
 
     async def _answer(self, job: Job, live: LiveJob) -> Outcome:

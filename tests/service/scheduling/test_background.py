@@ -64,6 +64,15 @@ def test_a_request_that_services_end_with_is_not_tried_for_ever(service: Running
     assert_answers(service)
 
 
+def test_an_integer_of_hundreds_of_digits_costs_its_own_request_only(service: Running) -> None:
+    huge = 10**400
+    batch = create_batch(service, {**body(), "max_tokens": huge}, body(metadata={"note": huge}))
+    refused_one, good = results(service, batch)
+    assert refused_one["error"]["error"]["type"] == "invalid_request_error"
+    assert text_in(good) == "ok"
+    assert_answers(service)
+
+
 def test_without_an_engine_background_work_waits(tiny: Path, tmp_path: Path) -> None:
     """And whoever has a reader is told."""
     model = tmp_path / "model"
