@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from click.testing import CliRunner
 
 from tests.support.lives import assert_answers, assert_quiet_log, assert_stops_well, moves, until
@@ -20,6 +21,7 @@ from tools.inspect_runs import main as inspect_runs
 
 # `make faults`; without it, a part that stands for the rest.
 LONG = os.environ.get("MERERUN_FAULTS") == "long"
+long_only = pytest.mark.skipif(not LONG, reason="it is of the long form: make faults")
 _SECONDS = 30
 
 
@@ -58,11 +60,6 @@ class Fragile(Running):
         self._point = None
         super().start()
         self.engines = psutil.Process(self.process.pid).children(recursive=True)
-
-    def start_at(self, point: str) -> None:
-        """To die at a point."""
-        self._point = point
-        self.start()
 
     def start_to_die(self, point: str) -> None:
         """While it starts."""

@@ -40,7 +40,7 @@ POINTS = (
     Point("creating batch", "batch created", NONE, NOTHING),
     Point("created batch", "batch created", NONE, DONE),
     # It is claimed; a batch's request gets its record now.
-    Point("claimed", "answer", CUT, AGAIN, short=True),
+    Point("claimed", "answer", CUT, AGAIN),
     Point("record begun", "answer", NONE, AGAIN),
     Point("prepared", "answer", NONE, AGAIN),
     # The engine has it.

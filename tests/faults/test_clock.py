@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.fragile import LONG, Fragile, assert_whole, fragile_service, texts
+from tests.faults.fragile import LONG, Fragile, assert_whole, fragile_service, long_only, texts
 from tests.support.lives import Connection, until
 from tests.support.messages import scripted
 
@@ -86,6 +86,7 @@ def claims(service: Fragile) -> tuple[list[str], list[float]]:
     return [id for id, _ in found], [at for _, at in found]
 
 
+@long_only
 def test_the_next_service_has_another_time(clock: Clock, service: Fragile) -> None:
     """Whoever holds the data folder knows that its predecessor is gone, whatever the clocks say."""
     batch = service.create_batch(ITEMS)

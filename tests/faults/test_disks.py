@@ -12,7 +12,14 @@ import httpx
 import pytest
 
 from tests.faults.disks import disk, full, read_only
-from tests.faults.fragile import LONG, Fragile, assert_whole, fragile_service, texts
+from tests.faults.fragile import (
+    LONG,
+    Fragile,
+    assert_whole,
+    fragile_service,
+    long_only,
+    texts,
+)
 from tests.support.lives import Connection, assert_answers, refused, until
 from tests.support.messages import body, scripted
 from tests.support.running import REPOSITORY
@@ -25,7 +32,7 @@ ITEMS = {
 RIGHT = {"first": "b" * 100, "second": "two"}
 NAMED = "free space or move --data-dir"
 # What has a disk of its own: beside the data folder, its records.
-WHERE = ["all", "records", "database"] if LONG else ["records", "database"]
+WHERE = ["all", "records", "database"] if LONG else ["records"]
 
 
 @pytest.fixture(params=WHERE)
@@ -84,6 +91,7 @@ def test_a_full_disk_costs_a_batch_time(service: Fragile, where: Path) -> None:
     assert_whole(service)
 
 
+@long_only
 def test_a_batch_that_does_not_fit_is_refused_as_a_whole(service: Fragile, where: Path) -> None:
     if where.name == "runs":
         pytest.skip("a batch is in the database alone")
@@ -96,6 +104,7 @@ def test_a_batch_that_does_not_fit_is_refused_as_a_whole(service: Fragile, where
     assert_whole(service)
 
 
+@long_only
 def test_a_folder_that_becomes_read_only_costs_the_requests_that_meet_it(
     tiny: Path, tmp_path: Path
 ) -> None:
@@ -110,6 +119,7 @@ def test_a_folder_that_becomes_read_only_costs_the_requests_that_meet_it(
         assert_whole(service)
 
 
+@long_only
 def test_a_read_only_folder_is_refused_at_the_start(tiny: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with fragile_service(tiny, data) as service:

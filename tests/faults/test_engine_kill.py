@@ -14,6 +14,7 @@ from tests.faults.fragile import (
     answers,
     assert_sound,
     fragile_service,
+    long_only,
     text_of,
     texts,
 )
@@ -91,6 +92,7 @@ def test_the_engine_of_a_batchs_request_dies(mortal: Mortal, point: EnginePoint)
     assert answers(service, OTHER) == mortal.others
 
 
+@long_only
 def test_a_request_that_ends_every_engine_ends_two(mortal: Mortal) -> None:
     service = mortal.service
     mortal.dies("Tokens", 6, times=2)
@@ -101,6 +103,7 @@ def test_a_request_that_ends_every_engine_ends_two(mortal: Mortal) -> None:
     assert text_of(results["second"]["message"]) == mortal.others
 
 
+@long_only
 def test_an_engine_that_dies_while_it_loads_costs_a_batch_nothing(mortal: Mortal) -> None:
     service = mortal.service
     batch = service.create_batch({"first": {**ASKED, "max_tokens": 500}, "second": OTHER})

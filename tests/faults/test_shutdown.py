@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.fragile import LONG, assert_whole, fragile_service, texts
+from tests.faults.fragile import LONG, assert_whole, fragile_service, long_only, texts
 from tests.support.lives import Connection, assert_quiet_log, until
 from tests.support.messages import check_order, scripted
 
@@ -45,6 +45,7 @@ def test_the_streams_of_fifty_readers(tiny: Path, tmp_path: Path, time: int) -> 
         assert_whole(service)
 
 
+@long_only
 def test_a_batchs_request_is_queued_again(tiny: Path, tmp_path: Path) -> None:
     with fragile_service(tiny, tmp_path / "data") as service:
         batch = service.create_batch(ITEMS)
