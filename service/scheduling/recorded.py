@@ -45,18 +45,23 @@ def recorded(state: JobState, message: Message, error: ApiError | None) -> dict[
 def reading_of(job: Job, record: RunRecord) -> Reading:
     """The answer that a record holds, to be read again. Blocks.
 
-    Raises ApiError 400 when it was kept without its text, StorageError.
+    Raises ApiError 400 when it was kept without its text or elsewhere, StorageError.
     """
+    if not record.path.is_dir():
+        raise ApiError.invalid(
+            "idempotency-key: the answer to the first request with it is not on this machine;"
+            " ask the one that gave it, or use a new key"
+        )
     response = record.response()
     if response is None:
         raise StorageError(f"the record of {job.id} lost its answer; restore it from a copy")
+    if not has_text(response):
+        raise ApiError.invalid(
+            "idempotency-key: the answer to the first request with it was not kept, since"
+            " this service records no content; use a new key"
+        )
     message, relay = response["message"], Relay()
     for block in message["content"]:
-        if not isinstance(block["text"], str):
-            raise ApiError.invalid(
-                "idempotency-key: the answer to the first request with it was not kept, since"
-                " this service records no content; use a new key"
-            )
         relay.publish(TextDelta(block["text"]))
     relay.publish(
         Answered(
@@ -64,6 +69,11 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
         )
     )
     return Reading(job.id, job.message_id, job.model, job.input_tokens, relay)
+
+
+def has_text(response: dict[str, Any]) -> bool:
+    """Whether a record's `response.json` has the answer itself, not its shape only."""
+    return all(isinstance(block["text"], str) for block in response["message"]["content"])
 
 
 def claims(events: Sequence[dict[str, Any]]) -> int:

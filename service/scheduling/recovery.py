@@ -8,7 +8,7 @@ from typing import Any
 from anyio import to_thread
 
 from service.errors import ApiError
-from service.scheduling.recorded import claims, close_unfinished
+from service.scheduling.recorded import claims, close_unfinished, has_text
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
@@ -74,7 +74,7 @@ def _is_left(job: Job, is_alive: Callable[[str], bool]) -> bool:
 
 async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
     record = RunRecord.at(data_dir / job.record)
-    response = await to_thread.run_sync(_response, record, job.attempt)
+    response = await to_thread.run_sync(_response, record, job)
     if response is None and job.cancel_requested_at is not None:
         response = await to_thread.run_sync(_close_cancelled, job, data_dir)
     elif response is None and job.is_background:
@@ -91,12 +91,16 @@ async def _release(jobs: Jobs, job: Job, data_dir: Path) -> None:
     await _make_up(jobs, job, record, response)
 
 
-def _response(record: RunRecord, attempt: int) -> dict[str, Any] | None:
-    """The end of this attempt: a run that was resumed had been cancelled in an earlier one."""
+def _response(record: RunRecord, job: Job) -> dict[str, Any] | None:
+    """The end of this attempt, if the row can be made up from it."""
     response = record.response()
-    if response is None or response["state"] != JobState.CANCELLED:
-        return response
-    return response if claims(record.events()) == attempt else None
+    if response is None:
+        return None
+    if response["state"] == JobState.CANCELLED and claims(record.events()) != job.attempt:
+        return None  # of an earlier attempt: the run was resumed
+    if response["state"] == JobState.SUCCEEDED and job.batch_id and not has_text(response):
+        return None  # the batch's result is lost
+    return response
 
 
 async def _make_up(

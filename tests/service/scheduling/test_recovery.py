@@ -10,6 +10,7 @@ import pytest
 
 from service.scheduling.recorded import message_of, recorded
 from service.scheduling.recovery import recover
+from storage.batches import Batches, NewBatch, NewRequest
 from storage.database import Database
 from storage.jobs import Job, Jobs, JobState, NewJob
 from storage.run_records import RunRecord
@@ -94,6 +95,28 @@ async def test_a_job_whose_record_is_closed_gets_the_end_its_record_has(
     record.close(response=response(JobState.SUCCEEDED, stop_reason="end_turn"), telemetry=measured)
     job = await recovered(jobs, tmp_path)
     assert (job.state, job.stop_reason, job.output_tokens) == (JobState.SUCCEEDED, "end_turn", 2)
+
+
+@pytest.mark.anyio
+async def test_a_batchs_request_is_run_again_when_its_answer_was_not_kept(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    """With content off, the record has the answer's shape, which would be no result."""
+    at = NEW.created_at
+    batch = NewBatch("msgbatch_1", "req_1", "tiny", None, 1, created_at=at, expires_at=at + 60)
+    batches = Batches(jobs._db)  # pyright: ignore[reportPrivateUsage]
+    await batches.create(batch, [NewRequest(NEW.id, "msg_1", "first", 9, b"{}")])
+    _, record = begin(tmp_path)
+    job = await jobs.claim(GONE, "engine-0", 30, model="tiny")
+    assert job is not None
+    record.append([{"event": "claimed", "attempt": 1}, {"event": "tokens", "count": 2, "chars": 2}])
+    answer = response(JobState.SUCCEEDED, stop_reason="end_turn")
+    answer["message"]["content"] = [{"type": "text", "text": {"chars": 2}}]
+    record.close(response=answer, telemetry=None)
+    assert await recover(jobs, tmp_path, lambda owner: False) == 1
+    [job] = await jobs.list()
+    assert (job.state, job.lost_leases) == (JobState.QUEUED, 1)
+    assert await batches.params(job.id) == b"{}"
 
 
 @pytest.mark.anyio
