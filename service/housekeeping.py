@@ -63,7 +63,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await work()
-        except StorageError as error:
+        except (StorageError, OSError) as error:
             logger.error("%s", error)
         await anyio.sleep(seconds)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 from anyio import to_thread
 
 from models.engine.protocol import Run
@@ -29,6 +30,7 @@ from storage.run_records import RunRecord, record_path
 from storage.to_the_end import to_the_end
 
 _RETRY_AFTER_SECONDS = 10
+_LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,8 @@ class Admission:
                 return await to_thread.run_sync(reading_of, job, record)
             live = self._scheduler.find(job.id)
             if live is None and job.home == self._owner:
-                continue  # it ended while its row was read
+                await anyio.sleep(_LOOK_AGAIN_SECONDS)
+                continue  # it ended, and its row may have to wait for room on the disk
             if live is None:
                 raise ApiError.overloaded(
                     "the request with this idempotency-key is answered by another service",

@@ -249,6 +249,8 @@ class Scheduler:
             if live is None:  # its readers have gone without its row saying so
                 await self._finishing.end_unrun(job, _GONE)
             return live
+        if job.attempt == 1:  # nothing that has begun waits: what had left went on elsewhere
+            self._left.clear()
         attempt, live = self._left.pop(job.id, (0, None))
         if live is not None and attempt == job.attempt - 1:
             return live
