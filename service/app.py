@@ -32,6 +32,7 @@ _BODY_SECONDS = 5.0
 def create_app(core: Core, keys: Keys | None) -> Quart:
     """All routes over `core`. Without `keys` only local programs are answered."""
     app = Quart("mererun", static_folder=None)
+    app.url_map.merge_slashes = False  # by a redirect, in HTML
     app.config["MAX_CONTENT_LENGTH"] = core.settings.body_limit_bytes
     app.request_class = requests_limited({("POST", BATCHES): core.settings.batch_body_limit_bytes})
     app.config["RESPONSE_TIMEOUT"] = None  # an answer takes as long as it takes

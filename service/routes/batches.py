@@ -19,6 +19,7 @@ from service.errors import ApiError
 from service.ids import new_id
 from service.memory import give_back_freed_memory
 from service.routes.idempotency import idempotency_key
+from service.routes.queries import events_after, limit
 from service.streaming import SSE_HEADERS
 from service.wire import batches as wire
 from service.wire import events
@@ -128,10 +129,15 @@ class BatchRoutes:
         before, after = request.args.get("before_id"), request.args.get("after_id")
         if before and after:
             raise ApiError.invalid("before_id: use either before_id or after_id")
-        limit = _number("limit", request.args.get("limit"), _LIMIT)
-        if not 1 <= limit <= _MOST:
-            raise ApiError.invalid(f"limit: Input should be an integer from 1 to {_MOST}")
-        page = await self._batches.page(g.api_key, limit=limit, before=before, after=after)
+        most = limit(_LIMIT, _MOST)
+        for name, cursor in (("before_id", before), ("after_id", after)):
+            # With an empty page a client that deletes while it lists would believe it were through.
+            if cursor is not None and await self._batches.get(cursor, g.api_key) is None:
+                raise ApiError.not_found(
+                    f"{name}: the batch {cursor[:100]} is not known here (any more); list from the"
+                    " start again"
+                )
+        page = await self._batches.page(g.api_key, limit=most, before=before, after=after)
         ids = [batch.id for batch in page.batches]
         return jsonify(
             {
@@ -187,9 +193,7 @@ class BatchRoutes:
         """Server-sent events whose ids are the numbers of the moves, after that of the header
         `Last-Event-ID` or of `?after=`: what has happened, what happens, and at the end `ended`."""
         batch = await self._get(batch_id)
-        after = _number("after", request.args.get("after"), 0)
-        # A client that connects again sends the header, with the address it had.
-        after = _number("Last-Event-ID", request.headers.get("Last-Event-ID"), after)
+        after = events_after()
         if request.method == "HEAD":
             return Response(headers=SSE_HEADERS)
         return Response(self._events(batch, after, g.request_id), headers=SSE_HEADERS)
@@ -235,11 +239,3 @@ class BatchRoutes:
             wire.batch_json(each, counts.get(each.id), f"{at}/{each.id}/results")
             for each in batches
         ]
-
-
-def _number(name: str, text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    if not text.isascii() or not text.isdigit():
-        raise ApiError.invalid(f"{name}: Input should be a whole number")
-    return int(text[:18])

@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from quart import Quart, Response, g, request
+from quart import Quart, Response, g
 
 from service.core import Core
 from service.errors import ApiError
+from service.routes.queries import events_after
 from service.routes.runs import run_of
 from service.streaming import SSE_HEADERS
 from service.wire import events
@@ -25,7 +26,7 @@ class RunEventRoutes:
     async def follow_run(self, run_id: str) -> Response:
         """Server-sent events whose ids are their numbers, after that of the header `Last-Event-ID`
         or of `?after=`; at the run's end, `ended`."""
-        after = _number(request.headers.get("Last-Event-ID") or request.args.get("after") or "0")
+        after = events_after()
         job = await run_of(self._core, run_id)
         response = Response(self._events(job, after, g.request_id), headers=SSE_HEADERS)
         response.headers["mererun-run"] = job.id
@@ -66,9 +67,3 @@ def _ended(job: Job) -> events.Event:
         "error_message": job.error_message,
         "output_tokens": job.output_tokens,
     }
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise ApiError.invalid("after: Input should be the number of an event, or 0")
-    return int(text[:18])

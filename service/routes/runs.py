@@ -9,6 +9,7 @@ from quart import Quart, Response, g, jsonify, request
 
 from service.core import Core
 from service.errors import ApiError
+from service.routes.queries import limit
 from storage.jobs import Job, JobState
 from storage.resumption import why_not_resumable
 from storage.run_records import RunRecord
@@ -31,18 +32,24 @@ class RunRoutes:
         """Those of the caller's key, newest first; `?state=`, `?limit=` up to 100, and
         `?before_id=` for the next page."""
         states = [_state(each) for each in request.args.getlist("state")]
-        limit = _limit(request.args.get("limit"))
+        most = limit(_LIMIT, _LIMIT)
+        before = request.args.get("before_id")
+        if before is not None and await _known(self._core, before) is None:
+            raise ApiError.not_found(
+                f"before_id: the run {before[:100]} is not known here (any more); list from the"
+                " start again"
+            )
         found = await self._core.jobs.list(
             states=states or None,
             api_key=g.api_key,
-            limit=limit + 1,
-            before=request.args.get("before_id"),
+            limit=most + 1,
+            before=before,
         )
-        page = [_describe(job) for job in found[:limit]]
+        page = [_describe(job) for job in found[:most]]
         return jsonify(
             {
                 "data": page,
-                "has_more": len(found) > limit,
+                "has_more": len(found) > most,
                 "first_id": page[0]["id"] if page else None,
                 "last_id": page[-1]["id"] if page else None,
             }
@@ -93,10 +100,14 @@ class RunRoutes:
 
 async def run_of(core: Core, run_id: str) -> Job:
     """The run, if it is one of the caller's key. Raises ApiError 404."""
-    job = await core.jobs.get(run_id)
-    if job is None or (g.api_key is not None and job.api_key != g.api_key):
+    if (job := await _known(core, run_id)) is None:
         raise ApiError.not_found(f"run: {run_id[:100]} is not known here")
     return job
+
+
+async def _known(core: Core, run_id: str) -> Job | None:
+    job = await core.jobs.get(run_id)
+    return job if job and g.api_key in (None, job.api_key) else None
 
 
 def _describe(job: Job) -> dict[str, Any]:
@@ -108,11 +119,3 @@ def _state(name: str) -> JobState:
         return JobState(name)
     except ValueError:
         raise ApiError.invalid(f"state: Input should be one of {', '.join(JobState)}") from None
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return _LIMIT
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _LIMIT:
-        raise ApiError.invalid(f"limit: Input should be an integer from 1 to {_LIMIT}")
-    return int(text)

@@ -295,6 +295,8 @@ def test_lists_are_newest_first_with_stable_cursors(sdk: Anthropic, client: http
         ({"limit": "0"}, "limit: "),
         ({"limit": "1001"}, "limit: "),
         ({"limit": "x"}, "limit: "),
+        ({"limit": "-1"}, "limit: Input should be an integer from 1 to 1000"),
+        ({"limit": "\u0663"}, "limit: "),
         ({"before_id": "a", "after_id": "b"}, "before_id: "),
     ],
 )
@@ -302,6 +304,22 @@ def test_a_wrong_question_for_a_list_is_refused(
     client: httpx.Client, query: dict[str, str], message: str
 ) -> None:
     assert refused(client.get(PATH, params=query)).startswith(message)
+
+
+def test_a_client_that_deletes_while_it_lists_is_told_that_its_place_is_gone(
+    sdk: Anthropic, client: httpx.Client
+) -> None:
+    for _ in range(3):
+        ended(sdk, create(sdk, a=body()))
+    page = sdk.messages.batches.list(limit=2)
+    for batch in page.data:
+        sdk.messages.batches.delete(batch.id)
+    with pytest.raises(NotFoundError, match=f"after_id: the batch {page.last_id} is not known"):
+        page.get_next_page()
+    for name in ("after_id", "before_id"):
+        for cursor in ("msgbatch_x", "", "\x00", "'; DROP TABLE batches; --"):
+            answer = client.get(PATH, params={name: cursor})
+            assert refused(answer, 404, "not_found_error").startswith(f"{name}: ")
 
 
 def test_what_needs_the_end_is_refused_before_it(
@@ -427,9 +445,10 @@ def test_progress_is_followed_live_and_from_any_event_on(
                 *again, last = parse_progress(response)
             assert [event["id"] for event in again] == rest
             assert last["type"] == "ended"
-    assert (
-        refused(client.get(path, params={"after": "x"})) == "after: Input should be a whole number"
-    )
+    wrong = "Input should be the number of an event, or 0"
+    assert refused(client.get(path, params={"after": "x"})) == f"after: {wrong}"
+    header = {"last-event-id": "-1"}
+    assert refused(client.get(path, headers=header)) == f"Last-Event-ID: {wrong}"
     assert client.head(path).status_code == 200
 
 

@@ -179,9 +179,16 @@ def test_a_bad_query_is_refused_by_name(
     assert refused(client.get("/v1/runs", params=query)).startswith(message)
 
 
-def test_a_page_after_no_run_is_empty_or_first(client: httpx.Client) -> None:
-    for before in ("run_x", "\x00", "\ufffd", "'; DROP TABLE jobs; --"):
-        assert client.get("/v1/runs", params={"before_id": before}).status_code in (200, 400, 404)
+def test_a_page_after_no_run_is_refused(client: httpx.Client) -> None:
+    for before in ("run_x", "", "\x00", "\ufffd", "'; DROP TABLE jobs; --"):
+        answer = client.get("/v1/runs", params={"before_id": before})
+        assert refused(answer, 404, "not_found_error").startswith("before_id: the run ")
+
+
+def test_a_path_with_an_empty_part_is_refused_in_the_envelope(client: httpx.Client) -> None:
+    for path in ("/v1/messages/batches//results", "/v1//runs", "/v1/runs//events"):
+        answer = client.get(path)
+        assert refused(answer, 404, "not_found_error") == f"{path}: there is no such path"
 
 
 FULL: dict[str, Any] = {
