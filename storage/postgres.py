@@ -47,8 +47,15 @@ WRITER_SETTINGS = SERVER_SETTINGS | {"idle_in_transaction_session_timeout": "60s
 
 T = TypeVar("T")
 asyncpg: Any = import_module("asyncpg")  # it has no types
-# What it raises, and what comes of a socket.
-FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+# What it raises, and what comes of a socket. An internal error is that of a connection which the
+# server has just given up.
+FAULTS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 
 
 class PostgreSQL(Database):
@@ -227,6 +234,8 @@ def _explanation(error: BaseException) -> str:
             return explanation
     if isinstance(error, PoolTimeout):
         return "is too busy: no connection became free; try again"
+    if original and isinstance(original.__cause__, asyncpg.InternalClientError):
+        return _LOST
     if isinstance(original, TimeoutError):
         return f"{_UNREACHABLE} (it did not answer in time)"
     if isinstance(original, OSError):

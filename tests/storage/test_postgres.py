@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
+import asyncpg
 import pytest
 from sqlalchemy import insert, make_url, text
 
+import storage.postgres
 from storage.batches import Batch, Batches, NewBatch, NewRequest
 from storage.database import Database
 from storage.errors import StorageError
@@ -130,6 +132,26 @@ async def test_a_server_that_comes_back_is_used_again(
     async with anyio.create_task_group() as group:
         group.start_soon(db.changed)
         await jobs.request_cancel("a", "stop")
+
+
+@pytest.mark.parametrize("asked", ["execute", "fetchrow"])
+async def test_a_connection_that_is_just_being_given_up_is_told_as_lost(
+    place: str, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    async def given_up(*_: object, **__: object) -> None:
+        raise asyncpg.InternalClientError("another operation is in progress")
+
+    monkeypatch.setattr(storage.postgres, "QUIET_SECONDS", 0)
+    async with Database.open(place) as db:
+        await db.changed()
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncpg.Connection, asked, given_up)
+            await db.changed()
+            with pytest.raises(StorageError, match="the connection to its server was lost"):
+                async with db.write() as connection:
+                    await connection.execute(insert(table))
+        assert await Jobs(db).get("unknown") is None
+        await db.changed()
 
 
 async def test_cancelled_callers_leave_no_transaction_and_no_lock(
