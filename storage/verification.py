@@ -42,11 +42,12 @@ class _Generated:
         return cls(sum(len(each["ids"]) for each in parts), "".join(each["text"] for each in parts))
 
 
-def disagreements(stored: StoredRun, data_dir: Path) -> list[str]:
+def disagreements(stored: StoredRun, data_dir: Path, *, shared: bool = False) -> list[str]:
     """One sentence for each thing about a run that does not fit the rest; empty when all does.
 
     Reads the run's record. A run that goes on must be read before its record, and may have moved
-    on meanwhile: whoever finds a fault reads the row again before believing it.
+    on meanwhile: whoever finds a fault reads the row again before believing it. Of a run that may
+    be of another machine that shares the database, `shared`, no record need be here.
     """
     job = stored.job
     path = data_dir / job.record
@@ -54,9 +55,11 @@ def disagreements(stored: StoredRun, data_dir: Path) -> list[str]:
     if path != record_path(data_dir, job.id, job.created_at):
         found.append(f"its row names the record of something else, {job.record}")
     if not path.is_dir():
-        return found if _needs_no_record(job) else [*found, f"its record {job.record} is missing"]
+        if shared or _needs_no_record(job):
+            return found
+        return [*found, f"its record {job.record} is missing"]
     try:
-        return [*found, *exposures(path), *_record(stored, RunRecord.at(path))]
+        return [*found, *exposures(path), *_record(stored, RunRecord.at(path), shared)]
     except StorageError as error:
         return [*found, str(error)]
     except (LookupError, TypeError, AttributeError) as error:
@@ -130,7 +133,7 @@ def _telemetry_counts(job: Job, telemetry: Telemetry | None) -> Iterator[str]:
         )
 
 
-def _record(stored: StoredRun, record: RunRecord) -> Iterator[str]:
+def _record(stored: StoredRun, record: RunRecord, shared: bool) -> Iterator[str]:
     job = stored.job
     events, response = record.events(), record.response()
     record.request()
@@ -141,11 +144,14 @@ def _record(stored: StoredRun, record: RunRecord) -> Iterator[str]:
         yield from _answer(response, _Generated.of(events))
     if job.state in _GOING_ON:
         return
+    claimed = _last_attempt(events)
+    if shared and claimed < job.attempt:
+        return  # another machine went on with it
     if response is not None:
         yield from _row_and_answer(job, response)
         if job.started_at is not None:
             yield from _telemetry_file(stored.telemetry, record.telemetry())
-        yield from _attempt(job, events)
+        yield from _differences("row", "events", {"attempt": (job.attempt, claimed)})
     elif job.state not in _MAY_BE_OPEN:
         yield f"it has {job.state}, but its record has no readable response.json"
     elif job.output_tokens is not None:
@@ -214,10 +220,9 @@ def _telemetry_file(row: Telemetry | None, file: dict[str, Any] | None) -> Itera
     )
 
 
-def _attempt(job: Job, events: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _last_attempt(events: Sequence[dict[str, Any]]) -> int:
     claims = [event["attempt"] for event in events if event["event"] == "claimed"]
-    last = claims[-1] if claims else 0
-    yield from _differences("row", "events", {"attempt": (job.attempt, last)})
+    return claims[-1] if claims else 0
 
 
 def _differences(one: str, other: str, compared: dict[str, tuple[object, object]]) -> Iterator[str]:

@@ -8,19 +8,26 @@ from typing import Any
 import pytest
 from anthropic import Anthropic
 from anthropic.types.messages import MessageBatch
+from click.testing import CliRunner
 
 from tests.support.lives import assert_quiet_log, until
 from tests.support.messages import scripted
 from tests.support.postgres import Server
 from tests.support.running import Running, scripted_service
+from tools.inspect_runs import main as inspect_runs
+
+
+@pytest.fixture(scope="module")
+def queue(postgres: Server) -> str:
+    return postgres.empty_queue()
 
 
 @pytest.fixture(scope="module")
 def services(
-    tiny: Path, tmp_path_factory: pytest.TempPathFactory, postgres: Server
+    tiny: Path, tmp_path_factory: pytest.TempPathFactory, queue: str
 ) -> Iterator[list[Running]]:
     folder = tmp_path_factory.mktemp("services")
-    shared = {"database_url": postgres.empty_queue(), "housekeeping_seconds": 0.2}
+    shared = {"database_url": queue, "housekeeping_seconds": 0.2}
     with ExitStack() as stack:
         yield [
             stack.enter_context(scripted_service(tiny, folder / name, **shared))
@@ -78,7 +85,7 @@ def test_what_one_service_runs_the_other_can_cancel(services: list[Running]) -> 
 
 
 def test_a_killed_services_work_is_done_by_the_other(
-    services: list[Running], tmp_path: Path
+    services: list[Running], queue: str, tmp_path: Path
 ) -> None:
     one, two = services
     held = tmp_path / "held"
@@ -87,6 +94,10 @@ def test_a_killed_services_work_is_done_by_the_other(
     one.kill()
     held.touch()
     assert answers(two, batch) == ["abc"] * 2
+    for service in services:
+        options = ["--data-dir", str(service.data_dir), "--database-url", queue]
+        verified = CliRunner().invoke(inspect_runs, ["verify", *options])
+        assert verified.exit_code == 0, verified.output
     one.start()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -58,7 +59,9 @@ async def verify_one(archive: Archive, run_id: str) -> Verified:
     """A run that moves on between the reading of its row and of its record is read again."""
     stored = await archive.stored(run_id)
     while stored is not None:
-        findings = await anyio.to_thread.run_sync(disagreements, stored, archive.data_dir)
+        findings = await anyio.to_thread.run_sync(
+            partial(disagreements, stored, archive.data_dir, shared=archive.db.shared)
+        )
         if not findings:
             return Verified(run_id, [])
         again = await archive.stored(run_id)
