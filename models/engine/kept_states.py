@@ -79,9 +79,11 @@ class KeptStates:
     def keep(self, state: RunState) -> None:
         if not state.ids:
             return
+        if len(self._states) == MAX_STATES:  # perhaps of suspended runs that nobody wants any more
+            self._remove_one()
         self._states.append(state)
-        while len(self._states) > MAX_STATES or self.nbytes > self._limit_bytes:
-            self._states.remove(min(self._states, key=lambda each: each.suspended))
+        while self.nbytes > self._limit_bytes:
+            self._remove_one()
 
     def take(self, run: Run) -> RunState | None:
         """The state that saves `run` the most, now its own; None when none saves anything."""
@@ -95,6 +97,9 @@ class KeptStates:
     @property
     def nbytes(self) -> int:
         return sum(state.nbytes for state in self._states)
+
+    def _remove_one(self) -> None:
+        self._states.remove(min(self._states, key=lambda each: each.suspended))
 
 
 def _asked_tokens(run: Run) -> int:

@@ -135,7 +135,9 @@ def _events(
     return events
 
 
-def survivors(limit_bytes: int, token_counts: Sequence[int]) -> list[int]:
+def survivors(
+    limit_bytes: int, token_counts: Sequence[int], suspended: Sequence[int] = ()
+) -> list[int]:
     """Which of some states of so many tokens, kept one after the other, are there in the end.
 
     A token is 8 bytes, and there is room for 256 or a multiple of that.
@@ -154,7 +156,8 @@ def survivors(limit_bytes: int, token_counts: Sequence[int]) -> list[int]:
         if token_counts[place]:
             keys = mx.zeros((1, 1, token_counts[place], 1))
             cache.update_and_fetch(keys, keys)
-        kept.keep(RunState(run(place), ids_of(list(run(place).prompt)), [cache]))
+        ids = ids_of(list(run(place).prompt))
+        kept.keep(RunState(run(place), ids, [cache], suspended=place in suspended))
     return [place for place in range(len(token_counts)) if kept.take(run(place)) is not None]
 
 

@@ -286,6 +286,21 @@ def test_few_states_are_kept_and_the_oldest_goes_first(
     assert mlx(survivors, limit_bytes, token_counts) == left
 
 
+@pytest.mark.parametrize(
+    ("limit_bytes", "suspended", "left"),
+    [
+        (100 * ROOM, [0], [0, 2, 3]),
+        (100 * ROOM, [0, 1, 2], [1, 2, 3]),
+        (2 * ROOM, [0], [0, 3]),
+        (2 * ROOM, [0, 1], [0, 1]),
+    ],
+)
+def test_suspended_runs_keep_theirs_longer_but_never_keep_all_others_out(
+    mlx: OnMlx, limit_bytes: int, suspended: list[int], left: list[int]
+) -> None:
+    assert mlx(survivors, limit_bytes, [5, 5, 5, 5], suspended) == left
+
+
 @settings_of_draws
 def test_the_real_model_goes_on_as_if_nothing_had_been(
     mlx: OnMlx, smollm2: Path, scope: str, settings: dict[str, Any]
