@@ -11,6 +11,7 @@ import click
 
 from models.catalog import Checkpoint
 from service.auth import KeyFileError, add_key
+from service.commands.amount import Amount
 from service.commands.models import models
 from service.commands.one_line import OneLineErrors, Refusal
 from service.commands.options import data_dir_option, database_option, option
@@ -72,12 +73,12 @@ _path = UserPath()
 @option(
     "--retain-days",
     "Remove runs that ended longer ago, with their records.",
-    type=click.FloatRange(0, min_open=True),
+    type=Amount(0, min_open=True),
 )
 @option(
     "--retain-gib",
     "Remove the oldest runs while all records together take more disk.",
-    type=click.FloatRange(0, min_open=True),
+    type=Amount(0, min_open=True),
 )
 @option("--ready-file", "Write {url, pid} here once ready.", type=_path)
 @option(

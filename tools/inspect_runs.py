@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import click
 
+from service.commands.amount import Amount
 from service.commands.one_line import Refusal
 from service.commands.options import data_dir_option, database_option, json_option
 from service.settings import Settings
@@ -243,7 +244,7 @@ def verify_command(ids: tuple[str, ...], every: bool, settings: Settings) -> Non
 @click.option(
     "--keep-gib",
     "gib",
-    type=click.FloatRange(0),
+    type=Amount(0),
     help="The oldest runs, while all records take more disk than this.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")

@@ -14,6 +14,13 @@ def option(name: str, help: str, **more: Any) -> Any:
     return click.option(name, envvar=variable, show_envvar=True, help=help, **more)
 
 
+def _url(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Not a word, which would be a file that nobody shares, in whatever folder this is."""
+    if value and "://" not in value:
+        raise click.BadParameter("it should be like postgresql+asyncpg://user:password@host/name")
+    return value
+
+
 data_dir_option = option(
     "--data-dir",
     "Where models, database and run records are kept.",
@@ -24,5 +31,6 @@ data_dir_option = option(
 database_option = option(
     "--database-url",
     "A PostgreSQL that services share, postgresql+asyncpg://…; else a file in the data folder.",
+    callback=_url,
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -345,6 +345,9 @@ def test_prune_asks_what_to_remove(ended: dict[str, Any]) -> None:
     for bad in ("30", "d", "-1d", "tomorrow"):
         result = inspect(ended["data_dir"], "prune", "--older-than", bad)
         assert (result.exit_code, result.stdout) == (2, "")
+    for bad in ("nan", "inf", "-1"):
+        result = inspect(ended["data_dir"], "prune", "--keep-gib", bad)
+        assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_prune_works_beside_a_service_and_spares_what_goes_on(tiny: Path, tmp_path: Path) -> None:

@@ -59,6 +59,18 @@ def with_a_busy_port(tiny: Path, tmp_path: Path) -> list[str]:
     return ["--port", str(port)]
 
 
+def with_a_word_for_a_database(tiny: Path, tmp_path: Path) -> list[str]:
+    return ["--database-url", "mererun"]
+
+
+def with_no_number(tiny: Path, tmp_path: Path) -> list[str]:
+    return ["--retain-gib", "nan"]
+
+
+def with_no_end(tiny: Path, tmp_path: Path) -> list[str]:
+    return ["--retain-days", "inf"]
+
+
 @pytest.mark.parametrize(
     ("arrange", "said"),
     [
@@ -67,6 +79,9 @@ def with_a_busy_port(tiny: Path, tmp_path: Path) -> list[str]:
         (with_a_tokenizer_of_nothing, "tokenizer.json"),
         (with_an_unknown_home, "neither an installed model nor a model folder"),
         (without_a_key, "add --api-key-file"),
+        (with_a_word_for_a_database, "'--database-url'"),
+        (with_no_number, "'--retain-gib'"),
+        (with_no_end, "'--retain-days'"),
         (with_a_busy_port, "stop what uses it or choose another --port"),
     ],
 )
