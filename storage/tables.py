@@ -34,7 +34,12 @@ class Prose(TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        return value and value.encode(errors="replace").decode().replace("\0", "?")
+        return value and as_prose(value)
+
+
+def as_prose(text: str) -> str:
+    """What a `Prose` column keeps of it."""
+    return text.encode(errors="replace").decode().replace("\0", "?")
 
 
 jobs = Table(

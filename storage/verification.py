@@ -11,6 +11,7 @@ from storage.errors import StorageError
 from storage.job import Job, Transition
 from storage.job_state import MOVES, JobState
 from storage.run_records import RunRecord, record_path
+from storage.tables import as_prose
 from storage.telemetry import Telemetry
 
 # The states in which a record may lack its end: it may still come, or the run be continued.
@@ -207,7 +208,8 @@ def _row_and_answer(job: Job, response: dict[str, Any]) -> Iterator[str]:
     # The row of a run cancelled in the queue has no error beside `cancel_reason`.
     if job.started_at or job.error_type:
         compared["error"] = (job.error_type, error.get("type"))
-        compared["error message"] = (job.error_message, error.get("message"))
+        said = error.get("message")
+        compared["error message"] = (job.error_message, said and as_prose(said))
     yield from _differences("row", "response.json", compared)
 
 

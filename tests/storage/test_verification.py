@@ -118,6 +118,20 @@ async def test_an_interrupted_run_may_have_an_open_record(shelf: Shelf) -> None:
     assert await shelf.disagreements() == []
 
 
+async def test_an_error_that_quotes_what_no_column_takes_agrees(shelf: Shelf) -> None:
+    said = "model: a\0b is not served here"
+    await shelf.queue()
+    await shelf.claim()
+    shelf.record.append(EVENTS)
+    error = {"type": "not_found_error", "message": said}
+    failed = {**response(state="failed", stop_reason=None), "error": error}
+    shelf.record.close(response=failed, telemetry=asdict(TELEMETRY))
+    await shelf.finish(
+        JobState.FAILED, stop_reason=None, error_type="not_found_error", error_message=said
+    )
+    assert await shelf.disagreements() == []
+
+
 async def test_a_run_cancelled_in_the_queue_agrees(shelf: Shelf) -> None:
     await shelf.queue()
     cancelled = response("", "cancelled", stop_reason=None)
