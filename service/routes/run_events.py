@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
-from quart import Quart, Response, g
+from quart import Quart, Response, g, request
 
 from service.core import Core
 from service.errors import ApiError
@@ -28,6 +28,8 @@ class RunEventRoutes:
         or of `?after=`; at the run's end, `ended`."""
         after = events_after()
         job = await run_of(self._core, run_id)
+        if request.method == "HEAD":  # the framework would follow the run to its end
+            return Response(headers=SSE_HEADERS)
         response = Response(self._events(job, after, g.request_id), headers=SSE_HEADERS)
         response.headers["mererun-run"] = job.id
         return response

@@ -131,6 +131,16 @@ def test_a_cancelled_run_is_told_why_it_ended(service: Running, client: httpx.Cl
     assert "requested through the API" in json.loads(last["data"])["error_message"]
 
 
+def test_whoever_asks_for_the_head_only_does_not_wait_for_the_end(
+    service: Running, client: httpx.Client
+) -> None:
+    with Connection(service.url, WAITING) as asking:
+        path = f"/v1/runs/{asking.run_id()}"
+        answer = client.head(f"{path}/events")
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert client.get(path).json()["state"] in ("queued", "running")
+
+
 def test_readers_that_leave_cost_nothing(service: Running, client: httpx.Client) -> None:
     with Connection(service.url, WAITING) as asking:
         run = asking.run_id()
