@@ -16,8 +16,7 @@ from service.settings import Settings
 from storage import data_dir
 from storage.database import Database
 from storage.jobs import Job, JobState
-from storage.resumption import why_not_resumable
-from storage.run_records import RunRecord
+from storage.resumption import resume
 
 
 class CannotResume(Exception):
@@ -72,15 +71,14 @@ async def _queued(core: Core, run_id: str) -> Job:
         raise CannotResume(f"{run_id} was removed")
     if job.state is JobState.QUEUED:  # it was resumed before, and the service ended
         return job
-    why_not = await to_thread.run_sync(
-        lambda: why_not_resumable(
-            job,
-            RunRecord.at(core.settings.data_dir / job.record),
-            model=core.checkpoint.id,
-            weights_sha256=core.checkpoint.weights_sha256,
-        )
+    why_not = await resume(
+        core.db,
+        job,
+        core.settings.data_dir,
+        owner=core.owner,
+        model=core.checkpoint.id,
+        weights_sha256=core.checkpoint.weights_sha256,
     )
     if why_not is not None:
         raise CannotResume(why_not)
-    await core.jobs.resume(run_id, home=core.owner if core.db.shared else None)
     return await core.jobs.get(run_id) or job

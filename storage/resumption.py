@@ -1,15 +1,34 @@
 """Which runs an operator can have go on."""
 
+from functools import partial
+from pathlib import Path
+
+from anyio import to_thread
+
+from storage.database import Database
 from storage.errors import StorageError
-from storage.job import Job
 from storage.job_state import MOVES, JobState
+from storage.jobs import Job, Jobs
 from storage.run_records import RunRecord
 
 
-def why_not_resumable(
-    job: Job, record: RunRecord, *, model: str, weights_sha256: str | None
+async def resume(
+    db: Database, job: Job, data_dir: Path, *, owner: str, model: str, weights_sha256: str | None
 ) -> str | None:
-    """Why the run cannot go on where `model` is served, in a sentence; None if it can. Blocks."""
+    """Queue a run again, for the service `owner` that works on `data_dir` and serves `model`.
+
+    Why it cannot go on there, in a sentence; None when it is queued. Raises StorageError.
+    """
+    record = RunRecord.at(data_dir / job.record)
+    why_not = await to_thread.run_sync(partial(_why_not, job, record, model, weights_sha256))
+    # Of services that share a database, only this one has the record.
+    home = owner if db.shared else None
+    if why_not is None and not await Jobs(db).resume(job.id, home=home):
+        return f"{job.id} was resumed or removed by somebody else meanwhile"
+    return why_not
+
+
+def _why_not(job: Job, record: RunRecord, model: str, weights_sha256: str | None) -> str | None:
     if job.state in (JobState.QUEUED, JobState.RUNNING):
         return f"{job.id} is {job.state} already"
     if JobState.QUEUED not in MOVES[job.state]:

@@ -1,18 +1,15 @@
 """`GET /v1/runs`, `GET /v1/runs/{id}`, `POST /v1/runs/{id}/cancel` and `…/resume`."""
 
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from anyio import to_thread
 from quart import Quart, Response, g, jsonify, request
 
 from service.core import Core
 from service.errors import ApiError
 from service.routes.queries import limit
 from storage.jobs import Job, JobState
-from storage.resumption import why_not_resumable
-from storage.run_records import RunRecord
+from storage.resumption import resume
 from storage.telemetry import telemetry_of
 
 _LIMIT = 100
@@ -78,18 +75,14 @@ class RunRoutes:
     async def resume_run(self, run_id: str) -> Response:
         """Have a run that was cancelled or interrupted go on to its end, in the background."""
         core, job = self._core, await run_of(self._core, run_id)
-        why_not = await to_thread.run_sync(
-            partial(
-                why_not_resumable,
-                job,
-                RunRecord.at(core.settings.data_dir / job.record),
-                model=core.checkpoint.id,
-                weights_sha256=core.checkpoint.weights_sha256,
-            )
+        why_not = await resume(
+            core.db,
+            job,
+            core.settings.data_dir,
+            owner=core.owner,
+            model=core.checkpoint.id,
+            weights_sha256=core.checkpoint.weights_sha256,
         )
-        home = core.owner if core.db.shared else None
-        if why_not is None and not await core.jobs.resume(run_id, home=home):
-            why_not = f"{run_id} was resumed or removed by somebody else meanwhile"
         if why_not is not None:
             # Not 409, which SDKs send again.
             raise ApiError.invalid(f"run: {why_not}")

@@ -2,19 +2,15 @@
 
 from collections.abc import Callable
 from contextlib import aclosing
-from functools import partial
-
-import anyio
 
 from models.catalog import CheckpointError
 from models.engine.host import EngineUnavailable
 from service.resuming import CannotResume, finish_run
 from service.settings import Settings
-from storage import data_dir
+from storage import data_dir, resumption
 from storage.data_dir import Holder
 from storage.event_log import follow
 from storage.jobs import Job
-from storage.resumption import why_not_resumable
 from tools.inspection.archive import Archive
 from tools.inspection.replaying import piece
 
@@ -40,21 +36,16 @@ async def resume(
 async def _resume_in(
     service: Holder, archive: Archive, job: Job, show: Callable[[str], None]
 ) -> Job:
-    why_not = await anyio.to_thread.run_sync(
-        partial(
-            why_not_resumable,
-            job,
-            archive.record(job),
-            model=service.model,
-            weights_sha256=service.weights_sha256,
-        )
+    why_not = await resumption.resume(
+        archive.db,
+        job,
+        archive.data_dir,
+        owner=service.owner,
+        model=service.model,
+        weights_sha256=service.weights_sha256,
     )
     if why_not is not None:
         raise CannotResume(why_not)
-    # Of services that share a database, only this one has the record.
-    home = service.owner if archive.db.shared else None
-    if not await archive.jobs.resume(job.id, home=home):
-        raise CannotResume(f"{job.id} was resumed or removed by somebody else meanwhile")
     ended = await _show(archive, job, show, lambda: data_dir.holder(archive.data_dir) is not None)
     if ended is None:
         raise CannotResume(f"the service ended; {job.id} goes on when it is started again")
