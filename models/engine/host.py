@@ -109,11 +109,6 @@ class EngineHost:
                 progress(self.status)
         return self.status
 
-    async def recovered(self) -> None:
-        """Wait until an engine is ready, if the last try to start one failed."""
-        while self.status.error is not None:
-            await self._changed.wait()
-
     async def generate(self, run: Run) -> AsyncGenerator[Loading | JobEvent]:
         """The run's events: `Loading` while there is no engine yet, `Prefill`, `Tokens`, and
         `Finished` last. Only one run may be going on.
