@@ -8,6 +8,7 @@ import anyio
 from sqlalchemy import (
     ColumnElement,
     RowMapping,
+    Select,
     bindparam,
     delete,
     func,
@@ -62,13 +63,21 @@ CANCEL_UNTOUCHED = (
     )
     .values(state=JobState.CANCELLED, finished_at=bindparam("now"))
 )
+
+
 # Before anything of a batch is written, so that two machines never wait for each other: whoever
 # ends one of its runs, too, comes to hold the run first, then the batch.
-HOLD_RUNS = (
-    select(jobs.c.seq)
-    .where(jobs.c.batch_id == bindparam("of_batch"), OPEN)
-    .order_by(jobs.c.seq)
-    .with_for_update()
+def _holding(*which: ColumnElement[bool]) -> Select[Any]:
+    runs = select(jobs.c.seq).where(jobs.c.batch_id == bindparam("of_batch"), *which)
+    # Counted, since there may be 100,000, and nobody wants to see them.
+    return select(func.count()).select_from(runs.order_by(jobs.c.seq).with_for_update().subquery())
+
+
+HOLD_RUNS, HOLD_OPEN_RUNS = _holding(), _holding(OPEN)
+NOTE_RECORDS = insert(discarded_records).from_select(
+    ["record"],
+    # What has never been claimed has none.
+    select(jobs.c.record).where(jobs.c.batch_id == bindparam("of_batch"), jobs.c.attempt > 0),
 )
 NOT_ENDED = batches.c.ended_at.is_(None)
 
@@ -192,7 +201,7 @@ class Batches:
         """
         now = time.time()
         async with self._db.write(durable=True) as connection:
-            await connection.execute(HOLD_RUNS, {"of_batch": batch.id})
+            await connection.execute(HOLD_OPEN_RUNS, {"of_batch": batch.id})
             asked = await connection.execute(
                 update(batches).where(
                     batches.c.id == bindparam("of_batch"),
@@ -215,7 +224,7 @@ class Batches:
         stopped = 0
         for id in ids:
             async with self._db.write() as connection:
-                await connection.execute(HOLD_RUNS, {"of_batch": id})
+                await connection.execute(HOLD_OPEN_RUNS, {"of_batch": id})
                 stopped += await _cancel_requests(connection, id, now, EXPIRED)
         return stopped
 
@@ -223,15 +232,13 @@ class Batches:
         """Delete an ended batch with its runs; their records are noted as discarded. False, and
         nothing is deleted, when it has not ended."""
         async with self._db.write(durable=True) as connection:
+            await connection.execute(HOLD_RUNS, {"of_batch": batch.id})
             ended = select(batches.c.ended_at).where(batches.c.id == batch.id)
             if (await connection.execute(ended)).scalar_one_or_none() is None:
                 return False
-            runs = delete(jobs).where(jobs.c.batch_id == batch.id)
-            gone = await connection.execute(runs.returning(jobs.c.record, jobs.c.attempt))
+            await connection.execute(NOTE_RECORDS, {"of_batch": batch.id})
+            await connection.execute(delete(jobs).where(jobs.c.batch_id == batch.id))
             failpoint("deleting batch")
-            kept = [{"record": row.record} for row in gone if row.attempt > 0]
-            if kept:
-                await connection.execute(insert(discarded_records), kept)
             deleted = await connection.execute(delete(batches).where(batches.c.id == batch.id))
         return deleted.rowcount > 0
 
