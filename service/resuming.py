@@ -1,5 +1,6 @@
 """One run taken to its end without a service."""
 
+import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -11,12 +12,16 @@ from models.catalog import resolve
 from models.engine.host import WORKER, EngineUnavailable
 from models.families import family_of
 from service.core import Core
+from service.errors import ApiError
 from service.housekeeping import Housekeeping
+from service.scheduling.live_job import Ending
 from service.settings import Settings
 from storage import data_dir
 from storage.database import Database
 from storage.jobs import Job, JobState
 from storage.resumption import resume
+
+_STOPPED = ApiError.internal("it was stopped by hand; resume it again to go on")
 
 
 class CannotResume(Exception):
@@ -35,7 +40,8 @@ async def finish_run(
     What a service that is gone left is seen to first, as at its start. `watch` is called with the
     run when it is queued, and returns when it has ended. Returns the run as it is then. Raises
     CannotResume, CheckpointError, StorageError, EngineUnavailable; a run that was queued then goes
-    on with the next service.
+    on with the next service. SIGINT and SIGTERM interrupt the run,
+    or leave it queued if it has not begun.
     """
     checkpoint = resolve(settings.model, settings.models_dir)
     weights = checkpoint.weights_sha256
@@ -52,6 +58,7 @@ async def finish_run(
         async with anyio.create_task_group() as helpers:
             helpers.start_soon(core.engine.run)
             helpers.start_soon(core.cancellation.run)
+            helpers.start_soon(_stop_on_signals, core, helpers.cancel_scope)
             async with anyio.create_task_group() as work:
                 work.start_soon(watch, job)
                 if (await core.engine.settled()).error is None:
@@ -63,6 +70,15 @@ async def finish_run(
         if fault is not None:
             raise EngineUnavailable(f"{fault}; {run_id} goes on when a service is started")
         return await core.jobs.get(run_id) or job
+
+
+async def _stop_on_signals(core: Core, all_of_it: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            if core.scheduler.running is None:  # the engine is still loading
+                all_of_it.cancel()
+            else:
+                await core.scheduler.interrupt_all(Ending(JobState.INTERRUPTED, _STOPPED))
 
 
 async def _queued(core: Core, run_id: str) -> Job:

@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -429,6 +430,28 @@ def test_resume_does_without_a_service(tiny: Path, tmp_path: Path) -> None:
     assert shown["run"]["state"] == "succeeded"
     assert shown["run"]["output_tokens"] == 300
     assert result.stdout == safe(shown["response"]["message"]["content"][0]["text"]) + "\n"
+    assert inspect(running.data_dir, "verify").stdout == "1 runs verified\n"
+
+
+def test_resume_without_a_service_can_be_stopped_and_taken_up_again(
+    tiny: Path, tmp_path: Path
+) -> None:
+    with real_service(tiny, tmp_path / "data") as running:
+        request = {**body(), "max_tokens": 3000, "temperature": 0, "stream": True}
+        with Connection(running.url, request) as connection:
+            connection.read_until(b"content_block_delta")
+            run_id = connection.run_id()
+            running.kill()
+    options = ["--data-dir", str(running.data_dir), "--model", str(tiny)]
+    command = [sys.executable, "-m", "tools.inspect_runs", "resume", run_id, *options]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=-1) as resuming:
+        assert resuming.stdout is not None
+        resuming.stdout.read(200)
+        resuming.terminate()
+        assert b"stopped by hand" in resuming.communicate(timeout=30)[1]
+    assert resuming.returncode == 1
+    shown = json.loads(inspect(running.data_dir, "show", run_id, "--json").stdout)
+    assert shown["run"]["state"] == "interrupted"
     assert inspect(running.data_dir, "verify").stdout == "1 runs verified\n"
 
 

@@ -48,7 +48,9 @@ async def _resume_in(
         raise CannotResume(why_not)
     ended = await _show(archive, job, show, lambda: data_dir.holder(archive.data_dir) is not None)
     if ended is None:
-        raise CannotResume(f"the service ended; {job.id} goes on when it is started again")
+        raise CannotResume(
+            f"the service ended, or the run was removed; if not, {job.id} goes on with the next"
+        )
     return ended
 
 
@@ -69,4 +71,4 @@ async def _show(
                 show(piece(event.details()))
             if not news and not goes_on():
                 return None
-    raise CannotResume(f"{job.id} was removed")
+    return None
