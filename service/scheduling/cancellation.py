@@ -5,7 +5,6 @@ import logging
 import anyio
 from anyio.abc import TaskGroup
 
-from service.errors import ApiError
 from service.scheduling.live_job import Ending
 from service.scheduling.scheduler import Scheduler
 from storage.database import Database
@@ -58,7 +57,7 @@ class Cancellation:
             logger.error("%s", error)
             live = self._scheduler.find(job_id)
             if live is not None:  # whatever the database says, the engine has better to do
-                await self._scheduler.stop(live, _ending(CLIENT_GONE))
+                await self._scheduler.stop(live, Ending.cancelled(CLIENT_GONE))
 
     async def _watch_database(self) -> None:
         while True:
@@ -81,13 +80,9 @@ class Cancellation:
     async def _act(self, job: Job) -> None:
         if job.cancel_requested_at is None:  # it had ended before the request came
             return
-        ending = _ending(job.cancel_reason)
+        ending = Ending.cancelled(job.cancel_reason)
         running = self._scheduler.running
         if job.state is JobState.QUEUED:
             await self._scheduler.cancel_queued(job, ending)
         elif running is not None and running.id == job.id:
             await self._scheduler.stop(running, ending)
-
-
-def _ending(reason: str | None) -> Ending:
-    return Ending(JobState.CANCELLED, ApiError.cancelled(reason))

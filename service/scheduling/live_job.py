@@ -23,6 +23,10 @@ class Ending:
     state: JobState | None
     error: ApiError
 
+    @classmethod
+    def cancelled(cls, reason: str | None) -> "Ending":
+        return cls(JobState.CANCELLED, ApiError.cancelled(reason))
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -217,10 +218,19 @@ class Scheduler:
         live.queue_seconds += max(0.0, (job.started_at or 0.0) - live.queued_at)
         live.journal.write("claimed", attempt=job.attempt)
         try:
+            if job.is_background:
+                await self._heed_cancellation(live)
             outcome = await self._answer(job, live) if live.ending is None else None
             await self._let_go(job, live, outcome or Outcome(None, live.ending))
         finally:
             self.running = None
+
+    async def _heed_cancellation(self, live: LiveJob) -> None:
+        """It may have been asked to stop while it was taken up, which is when nobody could act."""
+        with suppress(StorageError):  # the next change of the database tells it again
+            job = await self._jobs.get(live.id)
+            if job is not None and job.cancel_requested_at is not None:
+                live.ending = live.ending or Ending.cancelled(job.cancel_reason)
 
     def _make_room(self) -> bool:
         """Have the running job leave if another is to run before it goes on; whether it has to.
