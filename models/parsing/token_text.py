@@ -23,12 +23,13 @@ class TokenBytes:
         self._tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
         self._special = {id for id, token in added.items() if token.special}
-        self._added = added.keys() - self._special
+        self._added = set(added) - self._special
         kinds = set(_decoder_kinds(tokenizer))
         if "ByteLevel" in kinds:
             self._piece_bytes = _byte_level
         elif "ByteFallback" in kinds:
             self._piece_bytes = _sentencepiece
+            self._added.clear()  # pieces like any other: Gemma's has runs of `▁` among them
         else:
             raise ValueError(
                 "its tokenizer.json has neither a byte-level nor a byte-fallback decoder"

@@ -40,6 +40,7 @@ def _sentencepiece() -> Tokenizer:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), strip]
     )
     tokenizer.add_special_tokens([AddedToken(each, special=True) for each in ("<s>", "</s>")])
+    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in ("▁▁", "<table>")])
     return tokenizer
 
 
