@@ -56,6 +56,7 @@ class Scheduler:
         self._revival = revival
         # Background jobs that left the engine for others, by the attempt in which they did.
         self._left: dict[str, tuple[int, LiveJob]] = {}
+        self._cancelling_unread = anyio.Lock()
         self._next: str | None = None  # for whom the running job has to leave
         self._least = Priority.BACKGROUND
         self._more = True  # whether others than `live` may wait in the queue
@@ -107,11 +108,8 @@ class Scheduler:
         """End a job that was asked to stop before it was claimed, and so never will be claimed."""
         live = self.find(job.id)
         if live is None:
-            if job.home not in (None, self._claimer.owner):
-                return  # it has readers there, who are to be told
-            tokens = await self._revival.close_record(job)
-            failpoint("closed unclaimed")
-            await self._jobs.cancel_queued(job.id, output_tokens=tokens)
+            if job.home in (None, self._claimer.owner):  # else readers there are to be told
+                await self._cancel_unread(job.id)
             return
         async with live.closing:
             if self.find(job.id) is None:
@@ -126,6 +124,16 @@ class Scheduler:
             finally:
                 self._left.pop(job.id, None)
                 self._tell(live, outcome)
+
+    async def _cancel_unread(self, job_id: str) -> None:
+        async with self._cancelling_unread:
+            # Whoever asked at the same time may have ended it meanwhile, and closed its record.
+            job = await self._jobs.get(job_id)
+            if job is None or job.state is not JobState.QUEUED:
+                return
+            tokens = await self._revival.close_record(job)
+            failpoint("closed unclaimed")
+            await self._jobs.cancel_queued(job.id, output_tokens=tokens)
 
     async def leave_background(self) -> None:
         """Run no more background jobs; the running one leaves, to go on after the next start."""
