@@ -1,4 +1,5 @@
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,22 @@ TEST_DATA = Path(__file__).parents[1] / "build" / "test-data"
 def smollm2() -> Path:
     """The folder of the real default model, installed once and kept between runs."""
     return pull(DEFAULT_MODEL, TEST_DATA / "models").path
+
+
+@pytest.fixture(scope="session")
+def qwen() -> Path:
+    """The folder of the real Qwen2.5 Coder 0.5B, installed once (437 MB) and kept between runs."""
+    return pull("qwen2.5-coder-0.5b-instruct", TEST_DATA / "models").path
+
+
+@pytest.fixture(scope="session")
+def gemma() -> Path:
+    """The folder of the real Gemma 3 270M, for those who say that they accept its terms."""
+    if not os.environ.get("MERERUN_ACCEPT_GEMMA_TERMS"):
+        pytest.skip(
+            "MERERUN_ACCEPT_GEMMA_TERMS is not set: the Gemma Terms of Use were not accepted"
+        )
+    return pull("gemma-3-270m", TEST_DATA / "models", lambda terms, text: True).path
 
 
 @pytest.fixture(scope="session")

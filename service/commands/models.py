@@ -119,12 +119,22 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     facts = asdict(checkpoint)
     facts["path"] = str(checkpoint.path)
     facts["stop_ids"] = sorted(checkpoint.stop_ids)
+    if checkpoint.source == "package" and checkpoint.id in PACKAGED:
+        packaged = PACKAGED[checkpoint.id]
+        facts |= {"licence": _licence(packaged), "note": packaged.note}
     return {"id": facts.pop("id"), "state": f"installed from {checkpoint.source}", **facts}
 
 
 def _packaged_facts(packaged: Packaged) -> dict[str, Any]:
     facts = asdict(packaged)
+    facts["licence"] = _licence(packaged)
+    del facts["terms"]
     return {"id": facts.pop("id"), "state": "can be pulled", **facts}
+
+
+def _licence(packaged: Packaged) -> str:
+    terms = packaged.terms
+    return f"{terms.name} ({terms.url})" if terms else packaged.licence
 
 
 def _print_json(value: Any) -> None:

