@@ -16,8 +16,9 @@ from service.scheduling.scheduler import Claimer, Scheduler
 from service.settings import Settings
 from storage.batches import Batches
 from storage.database import Database
-from storage.jobs import Jobs
+from storage.jobs import Job, Jobs
 from storage.owner import this_process
+from storage.resumption import resume
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +89,15 @@ class Core:
             ),
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
+        )
+
+    async def resume(self, job: Job) -> str | None:
+        """Queue a run again here. Why it cannot go on, in a sentence; None when it is queued."""
+        return await resume(
+            self.db,
+            job,
+            self.settings.data_dir,
+            owner=self.owner,
+            model=self.checkpoint.id,
+            weights_sha256=self.checkpoint.weights_sha256,
         )

@@ -19,7 +19,6 @@ from service.settings import Settings
 from storage import data_dir
 from storage.database import Database
 from storage.jobs import Job, JobState
-from storage.resumption import resume
 
 _STOPPED = ApiError.internal("it was stopped by hand; resume it again to go on")
 
@@ -87,14 +86,7 @@ async def _queued(core: Core, run_id: str) -> Job:
         raise CannotResume(f"{run_id} was removed")
     if job.state is JobState.QUEUED:  # it was resumed before, and the service ended
         return job
-    why_not = await resume(
-        core.db,
-        job,
-        core.settings.data_dir,
-        owner=core.owner,
-        model=core.checkpoint.id,
-        weights_sha256=core.checkpoint.weights_sha256,
-    )
+    why_not = await core.resume(job)
     if why_not is not None:
         raise CannotResume(why_not)
     return await core.jobs.get(run_id) or job

@@ -9,7 +9,6 @@ from service.core import Core
 from service.errors import ApiError
 from service.routes.queries import limit
 from storage.jobs import Job, JobState
-from storage.resumption import resume
 from storage.telemetry import telemetry_of
 
 _LIMIT = 100
@@ -75,14 +74,7 @@ class RunRoutes:
     async def resume_run(self, run_id: str) -> Response:
         """Have a run that was cancelled or interrupted go on to its end, in the background."""
         core, job = self._core, await run_of(self._core, run_id)
-        why_not = await resume(
-            core.db,
-            job,
-            core.settings.data_dir,
-            owner=core.owner,
-            model=core.checkpoint.id,
-            weights_sha256=core.checkpoint.weights_sha256,
-        )
+        why_not = await core.resume(job)
         if why_not is not None:
             # Not 409, which SDKs send again.
             raise ApiError.invalid(f"run: {why_not}")
