@@ -90,6 +90,7 @@ def test_what_is_going_on_or_has_an_end_that_stands_is_refused(
     assert f"{failed} has failed" in why_not(client, failed)
     with Connection(service.url, SLOW) as asking, Connection(service.url, SLOW) as waiting:
         running, queued = asking.run_id(), waiting.run_id()
+        until(lambda: service.runs("running"))  # a stream opens before its run is claimed
         states = sorted(why_not(client, run).split()[-2] for run in (running, queued))
         assert states == ["queued", "running"]
         asking.read_to_end()
