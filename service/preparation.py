@@ -5,6 +5,7 @@ from array import array
 from typing import Any, TypeVar
 
 from models.catalog import Checkpoint
+from models.conversation import AnswerForm
 from models.engine.protocol import Run
 from models.families.family import Family, PreparedPrompt
 from service.errors import ApiError
@@ -115,7 +116,11 @@ class Preparation:
 
     def answer(self, run: Run, stop_sequences: list[str]) -> Answer:
         """The answer to `run`, of which nothing is there yet."""
-        return Answer(self._family.parser(stop_sequences), run.stop_ids, run.max_tokens)
+        return Answer(
+            self._family.parser(AnswerForm(stop_sequences=tuple(stop_sequences))),
+            run.stop_ids,
+            run.max_tokens,
+        )
 
 
 def _first(given: T | None, default: T) -> T:

@@ -57,6 +57,6 @@ def _beginning(conversation: Conversation, characters: int) -> Conversation:
     for turn in conversation.turns:
         if characters <= 0:
             break
-        turns.append(Turn(turn.role, turn.text[:characters]))
+        turns.append(Turn.of(turn.role, turn.text[:characters]))
         characters -= len(turn.text)
     return Conversation(tuple(turns))

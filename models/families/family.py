@@ -2,18 +2,37 @@
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
-from models.conversation import Conversation
+from models.conversation import AnswerForm, Conversation, Effort
+from models.grammar.guide_spec import GuideSpec
 from models.parsing.answer import AnswerParser
+
+ThinkingKind = Literal["adaptive", "enabled", "between_tools"]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What can be asked of a family, beside plain text."""
+
+    tools: bool = False
+    structured_outputs: bool = False
+    thinking: frozenset[ThinkingKind] = field(default_factory=frozenset[ThinkingKind])
+    efforts: tuple[Effort, ...] = ()
+    images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
-    """A rendered conversation: token ids as unsigned 32-bit integers."""
+    """A rendered conversation: token ids as unsigned 32-bit integers.
+
+    `opens` is where it leaves off, in the family's own words; its parser and guide go on from
+    there.
+    """
 
     ids: "array[int]"
+    opens: str = "text"
 
 
 class Family(ABC):
@@ -21,11 +40,25 @@ class Family(ABC):
 
     name: str
     stop_ids: frozenset[int]
+    capabilities = Capabilities()
 
     @abstractmethod
     def render(self, conversation: Conversation) -> PreparedPrompt:
-        """Slow for long conversations: to be called off the event loop."""
+        """Asks for nothing that the capabilities lack. Raises NotRendered for a conversation that
+        the family cannot write down. Slow for long ones: to be called off the event loop."""
 
     @abstractmethod
-    def parser(self, stop_sequences: Sequence[str]) -> AnswerParser:
-        """A parser for one answer to a rendered conversation."""
+    def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
+        """A parser for one answer of that form, to a prompt that left off there."""
+
+    def guide(self, form: AnswerForm, opens: str = "text") -> GuideSpec | None:
+        """How the engine is to guide such an answer; None when any token may follow any other.
+
+        Raises GrammarError for schemas that no grammar can be made of.
+        """
+        return None
+
+
+class NotRendered(Exception):
+    """A conversation that a family cannot write down. One sentence for people that says why, and
+    names the turn."""

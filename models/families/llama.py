@@ -7,9 +7,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from models.catalog import Checkpoint, CheckpointError
-from models.conversation import Conversation, Turn
+from models.conversation import AnswerForm, Conversation, Turn
 from models.families.family import Family, PreparedPrompt
 from models.parsing.answer import AnswerParser
+from models.parsing.syntax import PlainText
 from models.parsing.token_text import TokenBytes
 
 _START, _END = "<|im_start|>", "<|im_end|>"
@@ -50,8 +51,8 @@ class LlamaFamily(Family):
     def render(self, conversation: Conversation) -> PreparedPrompt:
         turns = conversation.turns
         if self._default_system and turns[0].role != "system":
-            turns = (Turn("system", self._default_system), *turns)
-        *closed, last = turns if conversation.prefills else (*turns, Turn("assistant", ""))
+            turns = (Turn.of("system", self._default_system), *turns)
+        *closed, last = turns if conversation.prefills else (*turns, Turn.of("assistant", ""))
         texts = [f"{each.role}\n{each.text}" for each in (*closed, last)]
         # A batch, since only that releases the interpreter lock while it encodes.
         *encoded, newline = self._tokenizer.encode_batch_fast(
@@ -63,8 +64,8 @@ class LlamaFamily(Family):
         ids.extend((self._start, *encoded[-1].ids))
         return PreparedPrompt(ids)
 
-    def parser(self, stop_sequences: Sequence[str]) -> AnswerParser:
-        return AnswerParser(self._token_bytes, stop_sequences)
+    def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
+        return AnswerParser(self._token_bytes, PlainText(), stop_sequences=form.stop_sequences)
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Tokenizer:
@@ -88,7 +89,7 @@ def _render(template: str, turns: Sequence[Turn]) -> str:
 
 
 # With white space around the texts, since some templates take it off.
-_PROBE = tuple(Turn(role, f" {role}\n") for role in ("system", "user", "assistant", "user"))
+_PROBE = tuple(Turn.of(role, f" {role}\n") for role in ("system", "user", "assistant", "user"))
 
 
 def _default_system(template: str) -> str | None:
@@ -103,6 +104,6 @@ def _default_system(template: str) -> str | None:
         raise ValueError(f"it fails: {error}") from error
     added = missing.removesuffix(_chatml(_PROBE[1:]) + answer)
     text = added.removeprefix(f"{_START}system\n").removesuffix(f"{_END}\n")
-    if given != _chatml(_PROBE) + answer or added not in ("", _chatml([Turn("system", text)])):
+    if given != _chatml(_PROBE) + answer or added not in ("", _chatml([Turn.of("system", text)])):
         raise ValueError("it does not write ChatML turns")
     return text or None

@@ -59,7 +59,7 @@ def conversation_of(request: BaseRequest, *, model: str) -> Prepared:
 def _turns_of(request: BaseRequest, model: str) -> Iterator[Turn]:
     if request.system is not None:
         texts = _texts(request.system, "system", model)
-        yield Turn("system", _PARAGRAPH.join(texts))
+        yield Turn.of("system", _PARAGRAPH.join(texts))
     for index, message in enumerate(request.messages):
         yield _turn_of(message, f"messages.{index}", model)
 
@@ -73,7 +73,7 @@ def _turn_of(message: Message, path: str, model: str) -> Turn:
     texts = _texts(message.content or "", f"{path}.content", model)
     if isinstance(message, UserMessage) and not texts:
         raise ApiError.invalid(f"{path}.content: user messages must hold some text")
-    return Turn(message.role, _PARAGRAPH.join(texts))
+    return Turn.of(message.role, _PARAGRAPH.join(texts))
 
 
 def _texts(content: _Content, path: str, model: str) -> list[str]:
@@ -103,7 +103,7 @@ def _merged(turns: Iterable[Turn]) -> tuple[Turn, ...]:
             merged.append((turn.role, []))
         if turn.text:
             merged[-1][1].append(turn.text)
-    return tuple(Turn(role, _PARAGRAPH.join(texts)) for role, texts in merged)
+    return tuple(Turn.of(role, _PARAGRAPH.join(texts)) for role, texts in merged)
 
 
 def _ignored(request: BaseRequest) -> Iterator[str]:

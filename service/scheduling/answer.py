@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from models.engine.protocol import ids_of
 from models.parsing.answer import AnswerParser
+from models.parsing.events import Event, Stopped, TextDelta
 from service.wire.responses import StopReason
 
 
@@ -35,28 +36,24 @@ class Answer:
             if token in self._stop_ids:
                 self.stop_reason = "end_turn"
                 break
-            parsed = self._parser.feed(token)
-            texts.append(parsed.text)
-            if parsed.stop_sequence is not None:
-                self._stop_at(parsed.stop_sequence)
-            elif len(self.ids) + len(taken) == self._max_tokens:
+            texts.append(self._shown(self._parser.feed(token)))
+            if self.stop_reason is None and len(self.ids) + len(taken) == self._max_tokens:
                 self.stop_reason = "max_tokens"
         self.ids.extend(taken)
-        return taken, self._shown("".join(texts))
+        return taken, "".join(texts)
 
     def end(self) -> str:
         """No more ids will come: the text that was held back until now."""
         if self.stop_sequence is not None:
             return ""
-        last = self._parser.flush()
-        if last.stop_sequence is not None:
-            self._stop_at(last.stop_sequence)
-        return self._shown(last.text)
+        return self._shown(self._parser.end(cut=self.stop_reason == "max_tokens"))
 
-    def _stop_at(self, sequence: str) -> None:
-        self.stop_reason, self.stop_sequence = "stop_sequence", sequence
-
-    def _shown(self, text: str) -> str:
-        if text:
-            self._parts.append(text)
-        return text
+    def _shown(self, events: Iterable[Event]) -> str:
+        texts: list[str] = []
+        for event in events:
+            if isinstance(event, TextDelta):
+                texts.append(event.text)
+            elif isinstance(event, Stopped):
+                self.stop_reason, self.stop_sequence = "stop_sequence", event.sequence
+        self._parts += texts
+        return "".join(texts)

@@ -1,11 +1,10 @@
 """Prompts far too long are refused without tokenising all of them."""
 
 from array import array
-from collections.abc import Sequence
 
 import pytest
 
-from models.conversation import Conversation, Role, Turn
+from models.conversation import AnswerForm, Conversation, Role, Turn
 from models.families.family import Family, PreparedPrompt
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
@@ -29,12 +28,12 @@ class Counting(Family):
         self.seen = sum(len(turn.text) for turn in conversation.turns)
         return PreparedPrompt(array("I", bytes(4 * (self.seen // self.characters_per_token))))
 
-    def parser(self, stop_sequences: Sequence[str]) -> AnswerParser:
+    def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         raise NotImplementedError
 
 
 def turns(*lengths: int) -> Conversation:
-    return Conversation(tuple(Turn(ROLES[i % 2], "x" * n) for i, n in enumerate(lengths)))
+    return Conversation(tuple(Turn.of(ROLES[i % 2], "x" * n) for i, n in enumerate(lengths)))
 
 
 @pytest.mark.anyio

@@ -41,7 +41,7 @@ class Prompts:
 
     def ids(self, text: str) -> list[int]:
         """The prepared prompt of a request with this one user turn."""
-        conversation = Conversation((Turn("system", _SYSTEM), Turn("user", text)))
+        conversation = Conversation((Turn.of("system", _SYSTEM), Turn.of("user", text)))
         return self._family.render(conversation).ids.tolist()
 
     def of_length(self, tokens: int, seed: int) -> str:

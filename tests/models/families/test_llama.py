@@ -71,24 +71,24 @@ def tiny_family(tiny: Path) -> Family:
 def test_a_prompt_is_what_the_checkpoints_own_template_and_tokenizer_make(
     family: Family, reference: Any, roles: list[Role], text: str
 ) -> None:
-    turns = [Turn(role, f"{text}{index}") for index, role in enumerate(roles)]
+    turns = [Turn.of(role, f"{text}{index}") for index, role in enumerate(roles)]
     assert _ids(family, *turns) == _reference(reference, turns)
 
 
 def test_a_prefill_is_continued(family: Family, reference: Any) -> None:
-    turns = [Turn("user", "Count."), Turn("assistant", "One, two")]
+    turns = [Turn.of("user", "Count."), Turn.of("assistant", "One, two")]
     assert _ids(family, *turns) == _reference(reference, turns, continue_final_message=True)
 
 
 def test_an_empty_prefill_is_the_same_as_none(family: Family) -> None:
-    user = Turn("user", "hi")
-    assert _ids(family, user, Turn("assistant", "")) == _ids(family, user)
+    user = Turn.of("user", "hi")
+    assert _ids(family, user, Turn.of("assistant", "")) == _ids(family, user)
 
 
 @pytest.mark.parametrize("role", ["system", "user", "assistant"])
 def test_markers_in_a_text_are_plain_text(family: Family, tokenizer: Tokenizer, role: Role) -> None:
     def turns(text: str) -> list[Turn]:
-        return [Turn(role, text), Turn("user", "go on")]
+        return [Turn.of(role, text), Turn.of("user", "go on")]
 
     special = {id for id, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     forged, harmless = (_ids(family, *turns(text)) for text in (FORGED, "harmless"))
@@ -106,13 +106,13 @@ def test_markers_in_a_text_are_plain_text(family: Family, tokenizer: Tokenizer, 
 def test_no_text_adds_or_takes_away_a_special_token(tiny_family: Family, texts: list[str]) -> None:
     roles: list[Role] = ["system", "user", "assistant", "user"]
     ids = _ids(tiny_family, *map(Turn, roles, texts))
-    plain = _ids(tiny_family, *(Turn(role, "x") for role in roles[: len(texts)]))
+    plain = _ids(tiny_family, *(Turn.of(role, "x") for role in roles[: len(texts)]))
     special = range(256, 256 + len(MARKERS))
     assert _counted(ids, special) == _counted(plain, special)
 
 
 def test_a_late_system_turn_stays_at_its_place(family: Family, tokenizer: Tokenizer) -> None:
-    turns = [Turn("user", "one"), Turn("assistant", "two"), Turn("system", "note")]
+    turns = [Turn.of("user", "one"), Turn.of("assistant", "two"), Turn.of("system", "note")]
     shown = tokenizer.decode(_ids(family, *turns), skip_special_tokens=False)
     assert shown.endswith(
         "<|im_start|>assistant\ntwo<|im_end|>\n<|im_start|>system\nnote<|im_end|>\n"
@@ -123,10 +123,10 @@ def test_a_late_system_turn_stays_at_its_place(family: Family, tokenizer: Tokeni
 @pytest.mark.parametrize("role", ["user", "system"])
 def test_a_turn_more_leaves_the_tokens_before_it_as_they_were(family: Family, role: Role) -> None:
     """What the prompt cache rests on: a prompt and its answer begin the next prompt."""
-    turns = [Turn("user", "one")]
+    turns = [Turn.of("user", "one")]
     for number in range(4):
         prompt = _ids(family, *turns)
-        turns += [Turn("assistant", f"answer {number}."), Turn(role, f"{number}")]
+        turns += [Turn.of("assistant", f"answer {number}."), Turn.of(role, f"{number}")]
         answered = _ids(family, *turns[:-1])  # the prompt, and the answer as a prefill
         assert answered[: len(prompt)] == prompt
         assert _ids(family, *turns)[: len(answered)] == answered
@@ -136,7 +136,7 @@ def test_system_text_of_the_template_is_used_where_there_is_none(
     tiny_family: Family, tiny: Path
 ) -> None:
     tokenizer = Tokenizer.from_file(str(tiny / "tokenizer.json"))
-    shown = tokenizer.decode(_ids(tiny_family, Turn("user", "hi")), skip_special_tokens=False)
+    shown = tokenizer.decode(_ids(tiny_family, Turn.of("user", "hi")), skip_special_tokens=False)
     assert shown == (
         f"<|im_start|>system\n{DEFAULT_SYSTEM}<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\n"

@@ -1,12 +1,14 @@
 """One answer from token ids: characters first, stop sequences in them second."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from models.parsing.answer import AnswerParser
+from models.parsing.events import Event, Stopped, TextDelta
+from models.parsing.syntax import PlainText
 from models.parsing.token_text import TokenBytes
 from tests.support.tiny_checkpoint import byte_tokenizer
 
@@ -61,12 +63,17 @@ def _ids(text: str) -> list[int]:
 
 
 def _parsed(ids: Iterable[int], stops: list[str]) -> tuple[str, str | None]:
-    parser = AnswerParser(TOKEN_BYTES, stops)
+    parser = AnswerParser(TOKEN_BYTES, PlainText(), stop_sequences=stops)
     shown = ""
+    for event in _events(parser, ids):
+        if isinstance(event, Stopped):
+            return shown, event.sequence
+        assert isinstance(event, TextDelta)
+        shown += event.text
+    return shown, None
+
+
+def _events(parser: AnswerParser, ids: Iterable[int]) -> Iterator[Event]:
     for token in ids:
-        parsed = parser.feed(token)
-        shown += parsed.text
-        if parsed.stop_sequence is not None:
-            return shown, parsed.stop_sequence
-    last = parser.flush()
-    return shown + last.text, last.stop_sequence
+        yield from parser.feed(token)
+    yield from parser.end(cut=False)
