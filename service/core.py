@@ -14,6 +14,7 @@ from service.scheduling.finishing import Finishing
 from service.scheduling.revival import Revival
 from service.scheduling.scheduler import Claimer, Scheduler
 from service.settings import Settings
+from service.signatures import Signer
 from storage.batches import Batches
 from storage.database import Database
 from storage.jobs import Job, Jobs
@@ -34,6 +35,7 @@ class Core:
     batches: Batches
     engine: EngineHost
     preparation: Preparation
+    signer: Signer
     scheduler: Scheduler
     cancellation: Cancellation
     admission: Admission
@@ -49,10 +51,11 @@ class Core:
         db: Database,
         engine_command: Sequence[str],
     ) -> Self:
-        """All of it, and nothing of it running yet."""
+        """All of it, and nothing of it running yet. Raises StorageError."""
         jobs, batches, owner = Jobs(db), Batches(db), this_process()
         context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
         max_output_tokens = min(settings.max_output_tokens or context_tokens, context_tokens)
+        signer = Signer.open(settings.data_dir)
         preparation = Preparation(
             checkpoint,
             family,
@@ -82,6 +85,7 @@ class Core:
             batches=batches,
             engine=engine,
             preparation=preparation,
+            signer=signer,
             scheduler=scheduler,
             cancellation=cancellation,
             admission=Admission(

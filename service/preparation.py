@@ -5,11 +5,11 @@ from array import array
 from typing import Any, TypeVar
 
 from models.catalog import Checkpoint
-from models.conversation import AnswerForm
 from models.engine.protocol import Run
-from models.families.family import Family, PreparedPrompt
+from models.families.family import Family
 from service.errors import ApiError
-from service.prompts import Prompts
+from service.prompts import Prompt, Prompts
+from service.requests.answer_plan import AnswerPlan
 from service.requests.context import check_fits
 from service.requests.prepare import Prepared, conversation_of
 from service.scheduling.answer import Answer
@@ -51,11 +51,11 @@ class Preparation:
         self.check_model(wire.model)
         return wire, conversation_of(wire, model=self._checkpoint.id)
 
-    async def prompt(self, prepared: Prepared) -> PreparedPrompt:
+    async def prompt(self, prepared: Prepared) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""
-        return await self._prompts.prepare(prepared.conversation)
+        return await self._prompts.prepare(prepared)
 
-    def run(self, job: str, request: MessagesRequest, prompt: PreparedPrompt, scope: str) -> Run:
+    def run(self, job: str, request: MessagesRequest, prompt: Prompt, scope: str) -> Run:
         """The run for the engine. Raises ApiError 400 unless prompt and answer fit."""
         check_fits(
             len(prompt.ids),
@@ -78,8 +78,9 @@ class Preparation:
             prompt=prompt.ids,
         )
 
-    def recorded(self, run: Run, stop_sequences: list[str], *, content: bool) -> dict[str, Any]:
+    def recorded(self, run: Run, plan: AnswerPlan, *, content: bool) -> dict[str, Any]:
         """`prompt.json`: with `content`, all that is needed to go on with the run."""
+        stops = list(plan.form.stop_sequences)
         return {
             "model": self._checkpoint.id,
             "weights_sha256": self._checkpoint.weights_sha256,
@@ -92,7 +93,8 @@ class Preparation:
             "top_k": run.top_k,
             "seed": run.seed,
             "stop_ids": list(run.stop_ids),
-            "stop_sequences": stop_sequences if content else len(stop_sequences),
+            "stop_sequences": stops if content else len(stops),
+            **(plan.as_json() if content else {}),
         }
 
     def recalled(self, job: str, recorded: dict[str, Any], scope: str) -> Run:
@@ -114,13 +116,9 @@ class Preparation:
             prompt=array("I", recorded["ids"]),
         )
 
-    def answer(self, run: Run, stop_sequences: list[str]) -> Answer:
+    def answer(self, run: Run, plan: AnswerPlan) -> Answer:
         """The answer to `run`, of which nothing is there yet."""
-        return Answer(
-            self._family.parser(AnswerForm(stop_sequences=tuple(stop_sequences))),
-            run.stop_ids,
-            run.max_tokens,
-        )
+        return Answer(self._family.parser(plan.form, plan.opens), run.stop_ids, run.max_tokens)
 
 
 def _first(given: T | None, default: T) -> T:

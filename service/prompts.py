@@ -1,12 +1,19 @@
-"""From a request's conversation to its prepared prompt, off the event loop."""
+"""From a request's conversation to its prompt and the plan of its answer, off the event loop."""
+
+from array import array
+from dataclasses import dataclass
+from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 
-from models.conversation import Conversation, Turn
-from models.families.family import Family, PreparedPrompt
+from models.conversation import Block, Conversation, Text, Thinking, ToolCall, Turn
+from models.families.family import Family, NotRendered, PreparedPrompt
 from service.errors import ApiError
 from service.memory import give_back_freed_memory
+from service.requests.answer_plan import AnswerPlan
 from service.requests.context import too_long
+from service.requests.prepare import Prepared
+from storage.json_text import to_json
 
 # Beyond this nothing is tokenised: it takes up to 500 bytes a character while it lasts, and no
 # served context holds so much (four characters a token is usual; twelve is rare; in small contexts
@@ -19,6 +26,15 @@ _CHARACTERS_OF_A_LONG_PROMPT = 100_000
 _AT_ONCE = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids, and how the engine is to guide the answer (`GuideSpec` as JSON)."""
+
+    ids: "array[int]"
+    plan: AnswerPlan
+    guide: dict[str, Any] | None = None
+
+
 class Prompts:
     """The one path for counting and for generating, so both see the same tokens."""
 
@@ -28,17 +44,23 @@ class Prompts:
         self._most = max(_CHARACTERS_AT_LEAST, _CHARACTERS_PER_TOKEN * context_tokens)
         self._limiter = CapacityLimiter(_AT_ONCE)
 
-    async def prepare(self, conversation: Conversation) -> PreparedPrompt:
-        """Raises ApiError 400 for a conversation too long to be tokenised at all."""
-        return await to_thread.run_sync(self._prepare, conversation, limiter=self._limiter)
+    async def prepare(self, prepared: Prepared) -> Prompt:
+        """Raises ApiError 400 for a conversation too long to be tokenised at all, and for one
+        that the family cannot write down."""
+        return await to_thread.run_sync(self._prepare, prepared, limiter=self._limiter)
 
-    def _prepare(self, conversation: Conversation) -> PreparedPrompt:
-        length = sum(len(turn.text) for turn in conversation.turns)
+    def _prepare(self, prepared: Prepared) -> Prompt:
+        form, length = prepared.conversation.form, _characters(prepared.conversation)
         try:
-            return self._rendered(conversation, length)
+            rendered = self._rendered(prepared.conversation, length)
+        except NotRendered as error:
+            raise ApiError.invalid(f"messages: {error}") from error
         finally:
             if length > _CHARACTERS_OF_A_LONG_PROMPT:
                 give_back_freed_memory()
+        guide = self._family.guide(form, rendered.opens)
+        plan = AnswerPlan(form, rendered.opens, prepared.display)
+        return Prompt(rendered.ids, plan, guide.as_json() if guide else None)
 
     def _rendered(self, conversation: Conversation, length: int) -> PreparedPrompt:
         if length <= self._most:
@@ -52,11 +74,27 @@ class Prompts:
         raise ApiError.invalid(f"prompt is too long: {length} characters > {self._most} maximum")
 
 
+def _characters(conversation: Conversation) -> int:
+    tools = sum(len(_json(each.schema)) for each in conversation.form.tools)
+    return tools + sum(len(_written(each)) for turn in conversation.turns for each in turn.blocks)
+
+
 def _beginning(conversation: Conversation, characters: int) -> Conversation:
-    turns: list[Turn] = []
-    for turn in conversation.turns:
-        if characters <= 0:
-            break
-        turns.append(Turn.of(turn.role, turn.text[:characters]))
-        characters -= len(turn.text)
-    return Conversation(tuple(turns))
+    """As one turn: how it is divided makes little of so many tokens."""
+    parts = [_json(each.schema) for each in conversation.form.tools]
+    parts += [_written(each) for turn in conversation.turns for each in turn.blocks]
+    return Conversation((Turn.of("user", "".join(parts)[:characters]),))
+
+
+def _written(block: Block) -> str:
+    match block:
+        case Text(text) | Thinking(text):
+            return text
+        case ToolCall():
+            return _json(block.arguments)
+        case _:
+            return block.text
+
+
+def _json(value: dict[str, Any]) -> str:
+    return to_json(value).decode()

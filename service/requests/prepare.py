@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from models.conversation import Conversation, Role, Turn
+from models.conversation import AnswerForm, Conversation, Role, Turn
 from service.errors import ApiError
+from service.requests.answer_plan import Display
 from service.requests.refusals import refuse_unsupported
 from service.wire.blocks import AssistantBlock, SystemBlock, TextBlock, UserBlock
 from service.wire.requests import (
@@ -42,6 +43,7 @@ class Prepared:
 
     conversation: Conversation
     ignored: tuple[str, ...]
+    display: Display = "summarized"
 
 
 def conversation_of(request: BaseRequest, *, model: str) -> Prepared:
@@ -53,7 +55,8 @@ def conversation_of(request: BaseRequest, *, model: str) -> Prepared:
     turns = _merged(_turns_of(request, model))
     if all(turn.role == "system" for turn in turns):
         raise ApiError.invalid("messages: at least one user or assistant message is required")
-    return Prepared(Conversation(turns), tuple(islice(_ignored(request), _MAX_IGNORED)))
+    form = AnswerForm(stop_sequences=tuple(request.stop_sequences or ()))
+    return Prepared(Conversation(turns, form), tuple(islice(_ignored(request), _MAX_IGNORED)))
 
 
 def _turns_of(request: BaseRequest, model: str) -> Iterator[Turn]:

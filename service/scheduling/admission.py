@@ -11,10 +11,11 @@ import anyio
 from anyio import to_thread
 
 from models.engine.protocol import Run
-from models.families.family import PreparedPrompt
 from service.errors import ApiError
 from service.ids import new_suffix
 from service.preparation import Preparation
+from service.prompts import Prompt
+from service.requests.answer_plan import AnswerPlan
 from service.scheduling.cancellation import Cancellation
 from service.scheduling.journal import Journal
 from service.scheduling.live_job import LiveJob, Reading
@@ -73,7 +74,7 @@ class Admission:
         self,
         received: dict[str, Any],
         request: MessagesRequest,
-        prompt: PreparedPrompt,
+        prompt: Prompt,
         caller: Caller,
     ) -> Reading:
         """Queue the job, or join that of the same idempotency key. Raises ApiError 400 when the
@@ -98,18 +99,17 @@ class Admission:
         self,
         received: dict[str, Any],
         request: MessagesRequest,
-        prompt: PreparedPrompt,
+        prompt: Prompt,
         caller: Caller,
     ) -> Reading:
         suffix, now = new_suffix(), time.time()
         run = self._preparation.run(f"run_{suffix}", request, prompt, caller.api_key or "")
         record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
-        stops = list(request.stop_sequences or ())
         live = LiveJob(
             run=run,
             message_id=f"msg_{suffix}",
             model=self._model,
-            answer=self._preparation.answer(run, stops),
+            answer=self._preparation.answer(run, prompt.plan),
             journal=Journal(record, content=self._settings.record_content),
             is_background=False,
             queued_at=now,
@@ -136,7 +136,7 @@ class Admission:
         async def write() -> None:
             try:
                 failpoint("admitting")
-                await to_thread.run_sync(self._create_record, run, stops, received, now)
+                await to_thread.run_sync(self._create_record, run, prompt.plan, received, now)
                 failpoint("recorded")
                 await self._insert(new, record)
                 failpoint("inserted")
@@ -205,7 +205,7 @@ class Admission:
             )
 
     def _create_record(
-        self, run: Run, stop_sequences: list[str], received: dict[str, Any], now: float
+        self, run: Run, plan: AnswerPlan, received: dict[str, Any], now: float
     ) -> None:
         content = self._settings.record_content
         kept = redact(received)
@@ -214,7 +214,7 @@ class Admission:
             run.job,
             now,
             request=kept if content else shapes(kept),
-            prompt=self._preparation.recorded(run, stop_sequences, content=content),
+            prompt=self._preparation.recorded(run, plan, content=content),
         )
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 from anyio import to_thread
 
+from models.conversation import AnswerForm
 from models.engine.protocol import Run, ids_of
 from service.batches.params import check_params
 from service.errors import ApiError
 from service.preparation import Preparation
+from service.requests.answer_plan import AnswerPlan
 from service.scheduling.answer import Answer
 from service.scheduling.journal import Journal
 from service.scheduling.lease import LeaseLost
@@ -87,7 +89,7 @@ class Revival:
             try:
                 prompt = record.prompt()
                 run = self._preparation.recalled(job.id, prompt, scope)
-                answer = self._preparation.answer(run, prompt["stop_sequences"])
+                answer = self._preparation.answer(run, AnswerPlan.recalled(prompt))
                 record.reopen()
                 tokens = [each for each in record.events() if each["event"] == "tokens"]
                 for event in tokens:
@@ -116,15 +118,15 @@ class Revival:
             prompt = await self._preparation.prompt(prepared)
             run = self._preparation.run(job.id, wire, prompt, job.api_key or "")
         except ApiError as error:
+            plan = AnswerPlan(AnswerForm())
             run = Run(job.id, job.max_tokens, 0.0, 1.0, 0, 0, (), ids_of())
-            live = self._live(job, run, self._preparation.answer(run, []), record)
+            live = self._live(job, run, self._preparation.answer(run, plan), record)
             live.ending = Ending(JobState.FAILED, error)
             # Without ids, so that nobody takes it for a prompt to go on with.
-            kept = self._preparation.recorded(run, [], content=False)
+            kept = self._preparation.recorded(run, plan, content=False)
             await self._begin_record(record, job, params, kept)
             return live
-        stops = list(wire.stop_sequences or ())
-        kept = self._preparation.recorded(run, stops, content=self._content)
+        kept = self._preparation.recorded(run, prompt.plan, content=self._content)
         await self._begin_record(record, job, params, kept)
         failpoint("record begun")
         if not await self._jobs.prepared(
@@ -132,7 +134,7 @@ class Revival:
         ):
             raise LeaseLost(f"the lease of {job.id} was lost")
         failpoint("prepared")
-        return self._live(job, run, self._preparation.answer(run, stops), record)
+        return self._live(job, run, self._preparation.answer(run, prompt.plan), record)
 
     async def _begin_record(
         self, record: RunRecord, job: Job, params: dict[str, Any], prompt: dict[str, Any]

@@ -9,6 +9,7 @@ from models.families.family import Family, PreparedPrompt
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
 from service.prompts import Prompts
+from service.requests.prepare import Prepared
 
 MOST = 1_000_000  # characters, for a small context
 ROLES: list[Role] = ["user", "assistant"]
@@ -32,8 +33,9 @@ class Counting(Family):
         raise NotImplementedError
 
 
-def turns(*lengths: int) -> Conversation:
-    return Conversation(tuple(Turn.of(ROLES[i % 2], "x" * n) for i, n in enumerate(lengths)))
+def turns(*lengths: int) -> Prepared:
+    turns = tuple(Turn.of(ROLES[i % 2], "x" * n) for i, n in enumerate(lengths))
+    return Prepared(Conversation(turns), ())
 
 
 @pytest.mark.anyio

@@ -277,7 +277,7 @@ def test_compaction_is_refused_for_answers_and_ignored_for_counts() -> None:
         {"service_tier": "auto", "inference_geo": "eu", "cache_control": EPHEMERAL},
         {"billing_policy": {"type": "billing_policy"}, "fallback_credit_token": "x"},
         {"speed": "standard", "diagnostics": None},
-        {"temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 1, "stop_sequences": ["x"]},
+        {"temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 1},
     ],
 )
 def test_harmless_fields_are_accepted_without_a_word(fields: dict[str, Any]) -> None:

@@ -1,0 +1,72 @@
+"""How an answer is to be read and shown, decided when its prompt is prepared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from models.conversation import AnswerForm, ThinkingMode, Tool, ToolChoice
+
+Display = Literal["summarized", "omitted"]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """`opens` is where the prompt left off. With `display` omitted the client gets no thinking but
+    in its signature."""
+
+    form: AnswerForm
+    opens: str = "text"
+    display: Display = "summarized"
+
+    def as_json(self) -> dict[str, Any]:
+        """What `prompt.json` keeps of it, beside the stop sequences."""
+        form = self.form
+        return {
+            "form": {
+                "tools": [
+                    {
+                        "name": each.name,
+                        "description": each.description,
+                        "schema": each.schema,
+                        "strict": each.strict,
+                    }
+                    for each in form.tools
+                ],
+                "choice": {
+                    "kind": form.choice.kind,
+                    "name": form.choice.name,
+                    "parallel": form.choice.parallel,
+                },
+                "thinking": {
+                    "kind": form.thinking.kind,
+                    "budget_tokens": form.thinking.budget_tokens,
+                },
+                "output_schema": form.output_schema,
+                "guided": form.guided,
+            },
+            "opens": self.opens,
+            "display": self.display,
+        }
+
+    @classmethod
+    def recalled(cls, recorded: Mapping[str, Any]) -> Self:
+        """That of a `prompt.json`; in those of earlier versions answers are plain text.
+
+        Raises LookupError or TypeError for what has not the shape of one.
+        """
+        stops = tuple(recorded["stop_sequences"])
+        form = recorded.get("form")
+        if form is None:
+            return cls(AnswerForm(stop_sequences=stops))
+        return cls(
+            AnswerForm(
+                tools=tuple(Tool(**each) for each in form["tools"]),
+                choice=ToolChoice(**form["choice"]),
+                thinking=ThinkingMode(**form["thinking"]),
+                output_schema=form["output_schema"],
+                stop_sequences=stops,
+                guided=form["guided"],
+            ),
+            recorded["opens"],
+            recorded["display"],
+        )
