@@ -16,11 +16,13 @@ class Free:
     With `text`, an exit inside of quoted code (`models.parsing.code_spans`) is none. A state that
     has `close` is thinking: all its tokens, and the exit, count for the budget of the spec, and
     when no more than `close` fits, those ids are forced; the last of them must be an exit.
+    Unless it `may_end`, the run's stop ids are not allowed.
     """
 
     exits: Mapping[int, int] = field(default_factory=dict[int, int])
     text: bool = False
     close: tuple[int, ...] = ()
+    may_end: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,9 @@ class Forced:
 
 @dataclass(frozen=True, slots=True)
 class Constrained:
-    """What `grammar` (llguidance's Lark) allows, up to its end. What was written then, decoded
-    with special tokens, leads to `branches[it]`, or else to `then`."""
+    """What `grammar` (llguidance's Lark) allows, up to its end: where no more can follow, or where
+    `then` is `Ended` and the run is stopped. What was written then, decoded with special tokens,
+    leads to `branches[it]`, or else to `then`."""
 
     grammar: str
     then: int

@@ -1,0 +1,88 @@
+"""Calls and output in JSON: names that are declared, values that follow their schema."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from models.conversation import Tool
+from models.grammar.lark import GrammarError, checked, either, grammar, literal
+from models.grammar.schemas import SchemaError, prepared, prepared_object
+
+# What models write between two tokens of JSON: nothing, a space, or a line's end and its indent.
+# Bounded, since a small model may never leave off.
+_SPACE = r"( |\n {0,32}|\n\t{0,8})?"
+# What may say more of a call's properties than its own `properties`.
+_OTHER_PROPERTIES = (
+    "$ref",
+    "additionalProperties",
+    "allOf",
+    "anyOf",
+    "dependentSchemas",
+    "if",
+    "oneOf",
+    "patternProperties",
+    "unevaluatedProperties",
+)
+
+
+def json_value(schema: Mapping[str, Any] | bool) -> str:
+    """The expression of a JSON value that a prepared schema describes."""
+    options = {"x-guidance": {"whitespace_pattern": _SPACE}}
+    return "%json " + json.dumps({**options, **schema} if isinstance(schema, Mapping) else schema)
+
+
+def call_arguments(schema: Any) -> str:
+    """The expression of the JSON object of a call's arguments.
+
+    Required properties are there, optional ones may be, in the order in which they are declared;
+    others not, unless the schema says that they may. Raises GrammarError, also for what a grammar
+    cannot express.
+    """
+    expression = json_value(closed(_prepared(prepared_object, schema)))
+    checked(grammar(expression))
+    return expression
+
+
+def output_grammar(schema: Any) -> str:
+    """The grammar of an output that is one JSON value. Raises GrammarError."""
+    return checked(grammar(json_value(_prepared(prepared, schema))))
+
+
+def json_calls_grammar(tools: Sequence[Tool], prefix: str = "", suffix: str = "") -> str:
+    """The grammar of `{"name": …, "arguments": …}` of one of the tools, between two expressions.
+
+    Raises GrammarError, which names the tool.
+    """
+    calls: list[str] = []
+    for each in tools:
+        try:
+            calls.append(
+                f"{literal(json.dumps(each.name))} arguments_key {call_arguments(each.schema)}"
+            )
+        except GrammarError as error:
+            raise GrammarError(str(error), each.name) from None
+    rules = [f"call_{place}: {call}" for place, call in enumerate(calls)]
+    names = either(f"call_{place}" for place in range(len(calls)))
+    rules += [
+        'arguments_key: SPACE "," SPACE "\\"arguments\\"" SPACE ":" SPACE',
+        f"SPACE: /{_SPACE}/",
+    ]
+    start = f'{prefix} "{{" SPACE "\\"name\\"" SPACE ":" SPACE {names} SPACE "}}" {suffix}'
+    return checked(grammar(start, rules))
+
+
+def closed(schema: dict[str, Any]) -> dict[str, Any]:
+    """What a tool that declares properties does not declare, a model had better not make up."""
+    declared = schema.get("properties")
+    if not declared or any(each in schema for each in _OTHER_PROPERTIES):
+        return schema
+    if not declared.keys() >= set(schema.get("required", ())):
+        return schema
+    return {**schema, "additionalProperties": False}
+
+
+def _prepared(prepare: Any, schema: Any) -> dict[str, Any]:
+    try:
+        return prepare(schema)
+    except SchemaError as error:
+        raise GrammarError(str(error)) from None
