@@ -19,6 +19,10 @@ class CheckpointError(Exception):
     """A model cannot be found, fetched or used. One sentence for people that says what to do."""
 
 
+class NoChatTemplate(CheckpointError):
+    """The model, otherwise complete, does not say how a conversation is written down for it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """What a request that names no sampling gets. `top_k` 0 means no limit."""
@@ -141,7 +145,7 @@ class Checkpoint:
     size_bytes: int
 
     def chat_template(self) -> str:
-        """The Jinja source of the chat template; raises `CheckpointError` when it has none."""
+        """The Jinja source of the chat template; raises `NoChatTemplate` when it has none."""
         jinja = self.path / "chat_template.jinja"
         if jinja.is_file():
             return jinja.read_text(encoding="utf-8")
@@ -150,11 +154,21 @@ class Checkpoint:
             named = cast(list[dict[str, str]], template)
             template = {each["name"]: each["template"] for each in named}.get("default")
         if not isinstance(template, str):
-            raise CheckpointError(
+            raise NoChatTemplate(
                 f"{self.path} has no chat template, so it cannot hold a conversation: "
                 "use the instruction-tuned version of this model"
             )
         return template
+
+    def named_tokens(self) -> dict[str, str]:
+        """`bos_token` and whatever else its chat template refers to by such a name."""
+        config = _read_json(self.path / "tokenizer_config.json", optional=True)
+        tokens: dict[str, str] = {}
+        for name, value in config.items():
+            text = cast(dict[str, Any], value).get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(text, str):
+                tokens[name] = text
+        return tokens
 
 
 def resolve(name_or_path: str, models_dir: Path) -> Checkpoint:

@@ -1,0 +1,67 @@
+"""A checkpoint's tokenizer, as prompts are made with it: markers by id, all else as plain text."""
+
+from array import array
+from collections.abc import Iterable, Mapping
+
+from tokenizers import Tokenizer
+
+from models.catalog import Checkpoint, CheckpointError
+from models.parsing.token_text import TokenBytes
+
+
+class PromptTokens:
+    """`special` are the ids of all tokens that the tokenizer calls special, by their text."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        """Raises CheckpointError for a tokenizer that cannot be read."""
+        self._checkpoint = checkpoint.id
+        file = checkpoint.path / "tokenizer.json"
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises no narrower kind
+            raise CheckpointError(
+                f"{file} is not a tokenizer ({error}): pull or copy it again"
+            ) from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.encode_special_tokens = True  # as plain text
+        try:
+            self.token_bytes = TokenBytes(self._tokenizer)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.id} cannot be served: {error}") from error
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special: Mapping[str, int] = {
+            token.content: id for id, token in added.items() if token.special
+        }
+
+    def ids(self, *markers: str) -> list[int]:
+        """Raises CheckpointError for a marker that the tokenizer does not have as special."""
+        missing = [each for each in markers if each not in self.special]
+        if missing:
+            raise CheckpointError(
+                f"{self._checkpoint} cannot be served: its tokenizer has no special token "
+                f"{missing[0]}; pull or copy it again"
+            )
+        return [self.special[each] for each in markers]
+
+    def plain(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, pieces: Iterable[str | int]) -> "array[int]":
+        """The ids of a prompt in pieces: ids, and texts, none of which becomes a marker.
+
+        Neighbouring texts are encoded as one.
+        """
+        texts, markers = [""], list[int]()
+        for each in pieces:
+            if isinstance(each, str):
+                texts[-1] += each
+            else:
+                markers.append(each)
+                texts.append("")
+        # A batch, since only that releases the interpreter lock while it encodes.
+        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = array("I", encoded[0].ids)
+        for marker, text in zip(markers, encoded[1:], strict=True):
+            ids.append(marker)
+            ids.extend(text.ids)
+        return ids
