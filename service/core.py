@@ -59,6 +59,7 @@ class Core:
         preparation = Preparation(
             checkpoint,
             family,
+            signer,
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
         )

@@ -2,13 +2,25 @@
 
 import secrets
 import string
+from hashlib import sha256
 
 _ALPHABET = string.digits + string.ascii_letters
 _LENGTH = 24  # 142 bits: unique across restarts and machines without asking anyone
+_NUMBERS = len(_ALPHABET) ** _LENGTH
 
 
 def new_suffix() -> str:
-    number = secrets.randbelow(len(_ALPHABET) ** _LENGTH)  # asks the system once
+    return _suffix(secrets.randbelow(_NUMBERS))  # asks the system once
+
+
+def call_id(message_id: str, number: int) -> str:
+    """`toolu_…` of a message's call, counted from 0: as hard to guess as the message's own id, and
+    the same when the message is made again."""
+    digest = sha256(f"{message_id} {number}".encode()).digest()
+    return f"toolu_{_suffix(int.from_bytes(digest) % _NUMBERS)}"
+
+
+def _suffix(number: int) -> str:
     characters: list[str] = []
     for _ in range(_LENGTH):
         number, index = divmod(number, len(_ALPHABET))

@@ -13,6 +13,7 @@ from service.requests.answer_plan import AnswerPlan
 from service.requests.context import check_fits
 from service.requests.prepare import Prepared, conversation_of
 from service.scheduling.answer import Answer
+from service.signatures import Signer
 from service.wire.requests import BaseRequest, MessagesRequest
 from service.wire.validation import validate
 
@@ -27,12 +28,14 @@ class Preparation:
         self,
         checkpoint: Checkpoint,
         family: Family,
+        signer: Signer,
         *,
         context_tokens: int,
         max_output_tokens: int,
     ) -> None:
         self._checkpoint = checkpoint
         self._family = family
+        self._signer = signer
         self._prompts = Prompts(family, context_tokens)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
@@ -116,9 +119,21 @@ class Preparation:
             prompt=array("I", recorded["ids"]),
         )
 
-    def answer(self, run: Run, plan: AnswerPlan) -> Answer:
+    def answer(self, run: Run, plan: AnswerPlan, message_id: str) -> Answer:
         """The answer to `run`, of which nothing is there yet."""
-        return Answer(self._family.parser(plan.form, plan.opens), run.stop_ids, run.max_tokens)
+
+        def sign(text: str, place: int) -> str:
+            omitted = plan.display == "omitted"
+            return self._signer.sign(text, self._checkpoint.id, message_id, place, omitted=omitted)
+
+        return Answer(
+            self._family.parser(plan.form, plan.opens),
+            run.stop_ids,
+            run.max_tokens,
+            plan=plan,
+            message_id=message_id,
+            sign=sign,
+        )
 
 
 def _first(given: T | None, default: T) -> T:

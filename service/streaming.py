@@ -5,10 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 import anyio
 
 from service.scheduling.live_job import Reading
-from service.scheduling.recorded import message_of
-from service.scheduling.relay import Answered, Broken, Event, TextDelta
+from service.scheduling.relay import Answered, Broken, Event
 from service.wire import events
+from service.wire.block_events import BlockEvents
 from service.wire.responses import Message, Usage
+from storage.answer_pieces import Piece, content_of
 
 SSE_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -22,55 +23,54 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
     prompt; then a ping whenever nothing else came for `ping_seconds`."""
     usage = Usage(input_tokens=reading.input_tokens, output_tokens=0)
     yield events.encode(events.message_start(reading.message_id, reading.model, usage))
-    seen, opened = 0, False
+    seen, blocks = 0, BlockEvents()
     while True:
         news = await _news(reading, seen, ping_seconds)
         if not news:
             yield events.encode(events.ping())
             continue
         seen += len(news)
-        text = _text(news)
-        if text and not opened:
-            opened = True
-            yield events.encode(events.content_block_start(0))
-        if text:
-            yield events.encode(events.content_block_delta(0, text))
+        for event in blocks.of(_pieces(news)):
+            yield events.encode(event)
         match news[-1]:
-            case Answered(stop_reason, stop_sequence, output_tokens):
-                if opened:
-                    yield events.encode(events.content_block_stop(0))
-                usage = Usage(input_tokens=reading.input_tokens, output_tokens=output_tokens)
-                yield events.encode(events.message_delta(stop_reason, stop_sequence, usage))
+            case Answered() as answered:
+                for event in blocks.end():
+                    yield events.encode(event)
+                yield events.encode(
+                    events.message_delta(
+                        answered.stop_reason, answered.stop_sequence, _usage(reading, answered)
+                    )
+                )
                 yield events.encode(events.message_stop())
                 return
             case Broken(error):
                 yield events.encode(events.error(error, request_id))
                 return
-            case TextDelta():
+            case _:
                 continue
 
 
 async def whole(reading: Reading) -> Message:
     """The complete answer. Raises ApiError if there is none."""
-    seen, texts = 0, list[str]()
+    seen = 0
+    pieces: list[Piece] = []
     while True:
         news = await reading.relay.after(seen)
         seen += len(news)
-        texts.append(_text(news))
+        pieces += _pieces(news)
         match news[-1]:
-            case Answered(stop_reason, stop_sequence, output_tokens):
-                return message_of(
-                    reading.message_id,
-                    reading.model,
-                    "".join(texts),
-                    input_tokens=reading.input_tokens,
-                    output_tokens=output_tokens,
-                    stop_reason=stop_reason,
-                    stop_sequence=stop_sequence,
+            case Answered() as answered:
+                return Message(
+                    id=reading.message_id,
+                    model=reading.model,
+                    content=content_of(pieces),
+                    stop_reason=answered.stop_reason,
+                    stop_sequence=answered.stop_sequence,
+                    usage=_usage(reading, answered),
                 )
             case Broken(error):
                 raise error
-            case TextDelta():
+            case _:
                 continue
 
 
@@ -80,6 +80,9 @@ async def _news(reading: Reading, seen: int, seconds: float) -> Sequence[Event]:
     return ()
 
 
-def _text(news: Sequence[Event]) -> str:
-    """A reader that fell behind gets what it missed in one piece."""
-    return "".join(event.text for event in news if isinstance(event, TextDelta))
+def _pieces(news: Sequence[Event]) -> list[Piece]:
+    return [event for event in news if not isinstance(event, Answered | Broken)]
+
+
+def _usage(reading: Reading, answered: Answered) -> Usage:
+    return Usage(reading.input_tokens, answered.output_tokens, answered.thinking_tokens)

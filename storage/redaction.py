@@ -3,6 +3,8 @@ from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any, cast
 
+from storage.json_text import to_json
+
 # Under these keys a string is one of the API's own words, or an id. Under any other, known or not,
 # it may be something a person wrote or a model said.
 _STRUCTURE_KEYS = {
@@ -46,22 +48,27 @@ def redact(request: dict[str, Any]) -> dict[str, Any]:
 def shapes(value: Any) -> Any:
     """A copy of a request or a message with its texts replaced by their shapes.
 
-    Each string becomes {"chars", "sha256"}, but for types, roles, models and ids; structure and
-    numbers stay. Token ids are numbers: whoever keeps no content leaves them out.
+    Each string becomes {"chars", "sha256"}, but for types, roles, models and ids, and so does the
+    JSON of a call's input, whose keys say something, too; structure and numbers stay. Token ids
+    are numbers: whoever keeps no content leaves them out.
     """
     root = [value]
-    pending: list[tuple[Any, bool]] = [(root, False)]
+    pending: list[Any] = [root]
     while pending:
-        node, is_input = pending.pop()
+        node = pending.pop()
         for key, child in _children(node):
-            if isinstance(child, dict | list):
+            if key == "input":
+                node[key] = _shape(to_json(child))
+            elif isinstance(child, dict | list):
                 node[key] = cast(Any, child).copy()
-                # The input of a tool has keys of its own making: "type" means nothing there.
-                pending.append((node[key], is_input or key == "input"))
-            elif isinstance(child, str) and (is_input or key not in _STRUCTURE_KEYS):
-                data = child.encode(errors="replace")
-                node[key] = {"chars": len(child), "sha256": _sha256(data)}
+                pending.append(node[key])
+            elif isinstance(child, str) and key not in _STRUCTURE_KEYS:
+                node[key] = _shape(child.encode(errors="replace"))
     return root[0]
+
+
+def _shape(text: bytes) -> dict[str, Any]:
+    return {"chars": len(text.decode()), "sha256": _sha256(text)}
 
 
 def _children(node: Any) -> Iterable[tuple[Any, Any]]:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from storage.answer_pieces import content_of, pieces_in
 from storage.errors import StorageError
 from storage.job import Job, Transition
 from storage.job_state import MOVES, JobState
@@ -30,17 +31,18 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True)
 class _Generated:
-    """What a run's events say it generated; without content, `text` is a number of characters."""
+    """What a run's events say it generated; without content, that is a number of characters."""
 
     tokens: int
-    text: str | int
+    content: list[dict[str, Any]] | int
 
     @classmethod
     def of(cls, events: Sequence[dict[str, Any]]) -> "_Generated":
         parts = [each for each in events if each["event"] == "tokens"]
         if any("count" in each for each in parts):
             return cls(sum(each["count"] for each in parts), sum(each["chars"] for each in parts))
-        return cls(sum(len(each["ids"]) for each in parts), "".join(each["text"] for each in parts))
+        pieces = (piece for each in parts for piece in pieces_in(each))
+        return cls(sum(len(each["ids"]) for each in parts), content_of(pieces))
 
 
 def disagreements(stored: StoredRun, data_dir: Path, *, shared: bool = False) -> list[str]:
@@ -179,17 +181,16 @@ def _prompt(job: Job, prompt: dict[str, Any]) -> Iterator[str]:
 
 def _answer(response: dict[str, Any], generated: _Generated) -> Iterator[str]:
     message = response["message"]
-    texts = [block["text"] for block in message["content"]]
-    if isinstance(generated.text, int):
-        answered: str | int = sum(each["chars"] for each in texts)
-    else:
-        answered = "".join(texts)
+    answered: list[dict[str, Any]] | int = message["content"]
+    if isinstance(generated.content, int):
+        shapes = (each.get("text") or each.get("thinking") for each in message["content"])
+        answered = sum(shape["chars"] for shape in shapes if shape)
     tokens = message["usage"]["output_tokens"]
     yield from _differences(
         "events", "response.json", {"output tokens": (generated.tokens, tokens)}
     )
-    if generated.text != answered:
-        yield "the text of its events is not that of its response.json"
+    if generated.content != answered:
+        yield "the content of its events is not that of its response.json"
 
 
 def _row_and_answer(job: Job, response: dict[str, Any]) -> Iterator[str]:

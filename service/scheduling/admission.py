@@ -105,11 +105,12 @@ class Admission:
         suffix, now = new_suffix(), time.time()
         run = self._preparation.run(f"run_{suffix}", request, prompt, caller.api_key or "")
         record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
+        message_id = f"msg_{suffix}"
         live = LiveJob(
             run=run,
-            message_id=f"msg_{suffix}",
+            message_id=message_id,
             model=self._model,
-            answer=self._preparation.answer(run, prompt.plan),
+            answer=self._preparation.answer(run, prompt.plan, message_id),
             journal=Journal(record, content=self._settings.record_content),
             is_background=False,
             queued_at=now,

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -11,7 +11,8 @@ from models.engine.host import EngineDied, EngineError, EngineHost, EngineUnavai
 from models.engine.protocol import Failed, Finished, Loading, Prefill, Tokens
 from service.errors import ApiError
 from service.scheduling.live_job import Ending, LiveJob
-from service.scheduling.relay import Answered, TextDelta
+from service.scheduling.relay import Answered
+from storage.answer_pieces import Piece
 from storage.failpoints import failpoint
 from storage.jobs import JobState
 
@@ -63,11 +64,8 @@ class Answering:
     async def run(self) -> None:
         """Until the engine has said its last word; what came of it is the `outcome`."""
         try:
-            if self._live.answer.stop_reason is None:
+            if not self._live.answer.is_over:
                 await self._generate_or_fail()
-            # Text that is held back stays so in a run that was stopped, since that may be resumed.
-            if self._live.answer.stop_reason is not None:
-                self._show([], self._live.answer.end())
         except Exception:
             # A fault of ours in one answer costs that answer, and no other.
             logger.exception("run %s failed", self._live.id)
@@ -108,7 +106,7 @@ class Answering:
                         await self._take(ids.tolist())
                     case Finished():
                         if event.reason == "length":  # perhaps of no tokens at all
-                            live.answer.stop_reason = live.answer.stop_reason or "max_tokens"
+                            self._show([], live.answer.cut())
                         live.stats = live.stats.plus(event.stats)
                     case Failed():  # raised by the engine host
                         pass
@@ -118,24 +116,32 @@ class Answering:
         live = self._live
         live.prefilled_tokens = live.input_tokens
         self._show(*live.answer.take(ids))
-        if live.answer.stop_sequence is not None:
+        if live.answer.ended_early:
             await self._engine.cancel(live.id)
         elif live.quantum is not None and len(live.answer.ids) >= live.quantum:
             live.quantum = None
             live.ending = live.ending or Ending(JobState.QUEUED, _YIELDED)
             await leave(self._engine, live)
 
-    def _show(self, ids: list[int], text: str) -> None:
-        if ids or text:
-            self._live.journal.write_tokens(ids, text)
-        if text:
-            self._live.relay.publish(TextDelta(text))
+    def _show(self, ids: list[int], shown: Sequence[Piece]) -> None:
+        if ids or shown:
+            self._live.journal.write_tokens(ids, shown)
+        for piece in shown:
+            self._live.relay.publish(piece)
 
     def outcome(self) -> Outcome:
         live, answer = self._live, self._live.answer
         ending = live.ending or self._failure
-        if answer.stop_reason and (live.ending is None or live.ending.state in _TOO_LATE):
-            answered = Answered(answer.stop_reason, answer.stop_sequence, len(answer.ids))
+        if answer.is_over and (live.ending is None or live.ending.state in _TOO_LATE):
+            if answer.fault is not None:
+                return Outcome(None, Ending(JobState.FAILED, answer.fault))
+            assert answer.stop_reason is not None
+            answered = Answered(
+                answer.stop_reason,
+                answer.stop_sequence,
+                len(answer.ids),
+                answer.thinking_tokens,
+            )
             return Outcome(answered, None)
         if ending is None:
             error = ApiError.internal("the engine ended the run without being asked to")

@@ -12,8 +12,9 @@ from service.errors import ApiError
 from service.scheduling.answering import Outcome
 from service.scheduling.lease import LeaseLost
 from service.scheduling.live_job import Ending, LiveJob
-from service.scheduling.recorded import message_of, recorded
-from service.wire.responses import Message
+from service.scheduling.recorded import recorded
+from service.wire.responses import Message, Usage
+from storage.answer_pieces import content_of
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
@@ -132,14 +133,13 @@ def _failed(outcome: Outcome, error: Exception) -> Outcome:
 
 def _message(live: LiveJob, outcome: Outcome) -> Message:
     answered = outcome.answered
-    return message_of(
-        live.message_id,
-        live.model,
-        live.answer.text,
-        input_tokens=live.input_tokens,
-        output_tokens=len(live.answer.ids),
+    return Message(
+        id=live.message_id,
+        model=live.model,
+        content=content_of(live.answer.pieces),
         stop_reason=answered.stop_reason if answered else None,
         stop_sequence=answered.stop_sequence if answered else None,
+        usage=Usage(live.input_tokens, len(live.answer.ids), live.answer.thinking_tokens),
     )
 
 

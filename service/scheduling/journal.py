@@ -2,13 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 import anyio
 from anyio import to_thread
 
+from storage.answer_pieces import Piece, as_details, characters
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.redaction import shapes
@@ -27,7 +28,7 @@ class Journal:
 
     Each event says in unix seconds when it came to pass.
 
-    With `content` off, token ids and texts are replaced by their counts.
+    With `content` off, token ids and what they show are replaced by their counts.
     """
 
     def __init__(self, record: RunRecord, *, content: bool) -> None:
@@ -41,11 +42,11 @@ class Journal:
         self._waiting.append({"event": event, "at": time.time(), **details})
         self._changed.set()
 
-    def write_tokens(self, ids: list[int], text: str) -> None:
+    def write_tokens(self, ids: list[int], shown: Sequence[Piece]) -> None:
         if self._content:
-            self.write("tokens", ids=ids, text=text)
+            self.write("tokens", ids=ids, **as_details(shown))
         else:
-            self.write("tokens", count=len(ids), chars=len(text))
+            self.write("tokens", count=len(ids), chars=characters(shown))
 
     async def run(self) -> None:
         """Keep writing until cancelled; what finds no room for now waits. Raises StorageError."""

@@ -5,32 +5,15 @@ from typing import Any
 
 from service.errors import ApiError
 from service.scheduling.live_job import Reading
-from service.scheduling.relay import Answered, Relay, TextDelta
-from service.wire.responses import Message, StopReason, Text, Usage
+from service.scheduling.relay import Answered, Relay
+from service.wire.responses import Message, Usage
+from storage.answer_pieces import content_of, pieces_in, pieces_of
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
 from storage.run_records import RunRecord
 
-
-def message_of(
-    message_id: str,
-    model: str,
-    text: str,
-    *,
-    input_tokens: int,
-    output_tokens: int,
-    stop_reason: StopReason | None,
-    stop_sequence: str | None,
-) -> Message:
-    """The answer as the Messages API gives it; without text it has no block."""
-    return Message(
-        id=message_id,
-        model=model,
-        content=(Text(text),) if text else (),
-        stop_reason=stop_reason,
-        stop_sequence=stop_sequence,
-        usage=Usage(input_tokens=input_tokens, output_tokens=output_tokens),
-    )
+# Where a block has what was said in it, or the shape of that.
+_WORDS = ("text", "thinking", "name")
 
 
 def recorded(state: JobState, message: Message, error: ApiError | None) -> dict[str, Any]:
@@ -45,7 +28,7 @@ def recorded(state: JobState, message: Message, error: ApiError | None) -> dict[
 def reading_of(job: Job, record: RunRecord) -> Reading:
     """The answer that a record holds, to be read again. Blocks.
 
-    Raises ApiError 400 when it was kept without its text or elsewhere, StorageError.
+    Raises ApiError 400 when it was kept without its content or elsewhere, StorageError.
     """
     if not record.path.is_dir():
         raise ApiError.invalid(
@@ -55,25 +38,32 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
     response = record.response()
     if response is None:
         raise StorageError(f"the record of {job.id} lost its answer; restore it from a copy")
-    if not has_text(response):
+    if not has_content(response):
         raise ApiError.invalid(
             "idempotency-key: the answer to the first request with it was not kept, since"
             " this service records no content; use a new key"
         )
     message, relay = response["message"], Relay()
-    for block in message["content"]:
-        relay.publish(TextDelta(block["text"]))
+    for piece in pieces_of(message["content"]):
+        relay.publish(piece)
+    usage = message["usage"]
+    # Records of earlier versions have no details: their answers have no thinking.
+    details = usage.get("output_tokens_details", {"thinking_tokens": 0})
     relay.publish(
         Answered(
-            message["stop_reason"], message["stop_sequence"], message["usage"]["output_tokens"]
+            message["stop_reason"],
+            message["stop_sequence"],
+            usage["output_tokens"],
+            details["thinking_tokens"],
         )
     )
     return Reading(job.id, job.message_id, job.model, job.input_tokens, relay)
 
 
-def has_text(response: dict[str, Any]) -> bool:
+def has_content(response: dict[str, Any]) -> bool:
     """Whether a record's `response.json` has the answer itself, not its shape only."""
-    return all(isinstance(block["text"], str) for block in response["message"]["content"])
+    content = response["message"]["content"]
+    return not any(isinstance(block.get(key), dict) for block in content for key in _WORDS)
 
 
 def claims(events: Sequence[dict[str, Any]]) -> int:
@@ -93,14 +83,16 @@ def close_unfinished(
         at = job.started_at or job.created_at
         record.append([{"event": "claimed", "at": at, "attempt": job.attempt}])
     tokens = [each for each in events if each["event"] == "tokens"]
-    message = message_of(
-        job.message_id,
-        job.model,
-        "".join(each.get("text", "") for each in tokens),
-        input_tokens=job.input_tokens,
-        output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
+    message = Message(
+        id=job.message_id,
+        model=job.model,
+        content=content_of(piece for each in tokens for piece in pieces_in(each)),
         stop_reason=None,
         stop_sequence=None,
+        usage=Usage(
+            input_tokens=job.input_tokens,
+            output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
+        ),
     )
     response = recorded(state, message, error)
     if characters := sum(each.get("chars", 0) for each in tokens):  # recorded without content

@@ -8,7 +8,7 @@ from typing import Any
 from anyio import to_thread
 
 from service.errors import ApiError
-from service.scheduling.recorded import claims, close_unfinished, has_text
+from service.scheduling.recorded import claims, close_unfinished, has_content
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.jobs import Job, Jobs, JobState
@@ -98,7 +98,7 @@ def _response(record: RunRecord, job: Job) -> dict[str, Any] | None:
         return None
     if response["state"] == JobState.CANCELLED and claims(record.events()) != job.attempt:
         return None  # of an earlier attempt: the run was resumed
-    if response["state"] == JobState.SUCCEEDED and job.batch_id and not has_text(response):
+    if response["state"] == JobState.SUCCEEDED and job.batch_id and not has_content(response):
         return None  # the batch's result is lost
     return response
 

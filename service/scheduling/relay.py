@@ -7,11 +7,7 @@ import anyio
 
 from service.errors import ApiError
 from service.wire.responses import StopReason
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    text: str
+from storage.answer_pieces import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +17,7 @@ class Answered:
     stop_reason: StopReason
     stop_sequence: str | None
     output_tokens: int
+    thinking_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Broken:
     error: ApiError
 
 
-Event = TextDelta | Answered | Broken
+Event = Piece | Answered | Broken
 
 
 class Relay:

@@ -89,13 +89,11 @@ class Revival:
             try:
                 prompt = record.prompt()
                 run = self._preparation.recalled(job.id, prompt, scope)
-                answer = self._preparation.answer(run, AnswerPlan.recalled(prompt))
+                answer = self._preparation.answer(run, AnswerPlan.recalled(prompt), job.message_id)
                 record.reopen()
-                tokens = [each for each in record.events() if each["event"] == "tokens"]
-                for event in tokens:
-                    answer.take(event["ids"])
-                if answer.text != "".join(event["text"] for event in tokens):
-                    answer.end()  # which was recorded already
+                for event in record.events():
+                    if event["event"] == "tokens":
+                        answer.take(event["ids"])
             except (LookupError, TypeError, ValueError) as error:
                 raise ApiError.internal(_DAMAGED) from error
             except StorageError as error:
@@ -120,7 +118,8 @@ class Revival:
         except ApiError as error:
             plan = AnswerPlan(AnswerForm())
             run = Run(job.id, job.max_tokens, 0.0, 1.0, 0, 0, (), ids_of())
-            live = self._live(job, run, self._preparation.answer(run, plan), record)
+            answer = self._preparation.answer(run, plan, job.message_id)
+            live = self._live(job, run, answer, record)
             live.ending = Ending(JobState.FAILED, error)
             # Without ids, so that nobody takes it for a prompt to go on with.
             kept = self._preparation.recorded(run, plan, content=False)
@@ -134,7 +133,8 @@ class Revival:
         ):
             raise LeaseLost(f"the lease of {job.id} was lost")
         failpoint("prepared")
-        return self._live(job, run, self._preparation.answer(run, prompt.plan), record)
+        answer = self._preparation.answer(run, prompt.plan, job.message_id)
+        return self._live(job, run, answer, record)
 
     async def _begin_record(
         self, record: RunRecord, job: Job, params: dict[str, Any], prompt: dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from service.errors import ApiError
-from service.wire.responses import Message, StopReason, Text, Usage
+from service.wire.responses import Block, Message, StopReason, Usage
 
 Event = dict[str, Any]
 
@@ -18,13 +18,13 @@ def message_start(id: str, model: str, usage: Usage) -> Event:
     return {"type": "message_start", "message": message.as_json()}
 
 
-def content_block_start(index: int) -> Event:
-    """Opens a text block; its text arrives in deltas."""
-    return {"type": "content_block_start", "index": index, "content_block": Text("").as_json()}
+def content_block_start(index: int, block: Block) -> Event:
+    """Opens a block that is empty yet; what it holds arrives in deltas."""
+    return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def content_block_delta(index: int, text: str) -> Event:
-    delta = {"type": "text_delta", "text": text}
+def content_block_delta(index: int, kind: str, **more: str) -> Event:
+    delta = {"type": kind, **more}
     return {"type": "content_block_delta", "index": index, "delta": delta}
 
 

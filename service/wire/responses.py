@@ -1,29 +1,28 @@
 """Bodies that the service answers with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 StopReason = Literal[
-    "end_turn", "max_tokens", "stop_sequence", "refusal", "model_context_window_exceeded"
+    "end_turn",
+    "max_tokens",
+    "stop_sequence",
+    "tool_use",
+    "refusal",
+    "model_context_window_exceeded",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A block of answered text."""
-
-    text: str
-
-    def as_json(self) -> dict[str, Any]:
-        return {"type": "text", "text": self.text}
+Block = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request; the three input counts add up to the whole prompt."""
+    """Tokens of one request; the three input counts add up to the whole prompt, and thinking is
+    part of the output."""
 
     input_tokens: int
     output_tokens: int
+    thinking_tokens: int = 0
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int = 0
 
@@ -44,16 +43,18 @@ class Usage:
             "cache_creation_input_tokens": self.cache_creation_input_tokens,
             "cache_read_input_tokens": self.cache_read_input_tokens,
             "output_tokens": self.output_tokens,
+            "output_tokens_details": {"thinking_tokens": self.thinking_tokens},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An answer. `stop_reason` is None only in `message_start`, before anything is written."""
+    """An answer, its blocks as JSON. `stop_reason` is None in `message_start`, before anything is
+    written, and in the records of answers that were cut short."""
 
     id: str
     model: str
-    content: tuple[Text, ...]
+    content: Sequence[Block]
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: Usage
@@ -64,7 +65,7 @@ class Message:
             "type": "message",
             "role": "assistant",
             "model": self.model,
-            "content": [block.as_json() for block in self.content],
+            "content": list(self.content),
             "stop_reason": self.stop_reason,
             "stop_sequence": self.stop_sequence,
             "stop_details": None,

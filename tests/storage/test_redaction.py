@@ -2,6 +2,7 @@ from base64 import b64encode
 from hashlib import sha256
 from typing import Any
 
+import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_users_and_tokens_become_digests() -> None:
 
 def test_shapes_keep_structure_and_no_content() -> None:
     text = {"chars": len(SECRET), "sha256": digest(SECRET.encode())}
+    arguments = orjson.dumps({"type": SECRET, "n": 3, "role": [SECRET]})
     request = {
         "model": "m",
         "max_tokens": 7,
@@ -86,7 +88,10 @@ def test_shapes_keep_structure_and_no_content() -> None:
                 "role": "assistant",
                 "content": [
                     {"type": "text", "text": text},
-                    {"type": "tool_use", "input": {"type": text, "n": 3, "role": [text]}},
+                    {
+                        "type": "tool_use",
+                        "input": {"chars": len(arguments), "sha256": digest(arguments)},
+                    },
                 ],
             },
         ],

@@ -153,7 +153,7 @@ async def test_counts_alone_are_compared_where_no_content_is_kept(shelf: Shelf) 
     assert await shelf.disagreements() == []
     rewrite(shelf, "response.json", response({"chars": 8, "sha256": "0"}))
     assert await shelf.disagreements() == [
-        "the text of its events is not that of its response.json"
+        "the content of its events is not that of its response.json"
     ]
 
 
@@ -298,7 +298,7 @@ def odd_response(shelf: Shelf) -> None:
     ("damage", "expected"),
     [
         (other_state, ["state: 'succeeded' in its row, 'failed' in its response.json"]),
-        (other_text, ["the text of its events is not that of its response.json"]),
+        (other_text, ["the content of its events is not that of its response.json"]),
         (
             other_stop_reason,
             ["stop reason: 'end_turn' in its row, 'max_tokens' in its response.json"],

@@ -69,5 +69,5 @@ def check_order(events: list[dict[str, Any]]) -> None:
 
 def text_of(events: Iterable[dict[str, Any]]) -> str:
     return "".join(
-        event["delta"]["text"] for event in events if event["type"] == "content_block_delta"
+        event["delta"].get("text", "") for event in events if event["type"] == "content_block_delta"
     )

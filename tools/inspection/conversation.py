@@ -35,10 +35,20 @@ def contains(request: dict[str, Any], text: str) -> bool:
 
 
 def _block_text(block: Any) -> str:
-    if isinstance(block, dict) and "text" in block:
-        return _text(block["text"])
-    text = json.dumps(block, ensure_ascii=False)
-    return text if len(text) <= _MAX_BLOCK_CHARS else f"{text[:_MAX_BLOCK_CHARS]}…"
+    match block:
+        case {"text": text}:
+            return _text(text)
+        case {"type": "thinking", "thinking": text}:
+            return f"[thinking] {_text(text)}"
+        case {"type": "tool_use", "name": name, "input": arguments}:
+            return f"[call of {_text(name)}] {_json(arguments)}"
+        case _:
+            text = _json(block)
+            return text if len(text) <= _MAX_BLOCK_CHARS else f"{text[:_MAX_BLOCK_CHARS]}…"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _text(content: Any) -> str:

@@ -3,13 +3,26 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from storage.answer_pieces import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Piece,
+    Signature,
+    TextPiece,
+    ThinkingPiece,
+    pieces_in,
+)
+
 
 def piece(event: dict[str, Any]) -> str:
-    """The text that streamed with an event; where the record keeps no content, a dot stands for
-    each character."""
+    """What streamed with an event: text as it is, thinking and calls with what tells them from
+    it; where the record keeps no content, a dot stands for each character."""
     if event["event"] != "tokens":
         return ""
-    return event["text"] if "text" in event else "·" * event["chars"]
+    if "chars" in event:
+        return "·" * event["chars"]
+    return "".join(map(_written, pieces_in(event)))
 
 
 def pieces(events: Sequence[dict[str, Any]]) -> Iterator[tuple[float, str]]:
@@ -33,3 +46,15 @@ def replay(
         if wait_until is not None:
             wait_until(seconds)
         show(text)
+
+
+def _written(piece: Piece) -> str:
+    match piece:
+        case TextPiece(text) | ThinkingPiece(text) | CallArguments(text):
+            return text
+        case Signature():
+            return "\n[end of thinking]\n"
+        case CallStart(name=name):
+            return f"\n[call of {name}] "
+        case CallEnd():
+            return "\n"

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.scheduling.recorded import message_of, recorded
+from service.scheduling.recorded import recorded
 from service.scheduling.recovery import recover
+from service.wire.responses import Message, Usage
 from storage.batches import Batches, NewBatch, NewRequest
 from storage.database import Database
 from storage.jobs import Job, Jobs, JobState, NewJob
@@ -57,9 +58,9 @@ async def run_begun(jobs: Jobs, data_dir: Path) -> tuple[Job, RunRecord]:
 
 
 def response(state: JobState, **more: Any) -> dict[str, Any]:
-    message = message_of(
-        "msg_1", "tiny", "ab", input_tokens=3, output_tokens=2, stop_sequence=None, **more
-    )
+    text = {"type": "text", "text": "ab"}
+    usage = Usage(input_tokens=3, output_tokens=2)
+    message = Message("msg_1", "tiny", [text], stop_sequence=None, usage=usage, **more)
     return recorded(state, message, None)
 
 

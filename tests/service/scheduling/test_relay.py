@@ -6,18 +6,19 @@ import anyio
 import pytest
 
 from service.errors import ApiError
-from service.scheduling.relay import Answered, Broken, Event, Relay, TextDelta
+from service.scheduling.relay import Answered, Broken, Event, Relay
+from storage.answer_pieces import TextPiece
 from tests.support.lives import Connection, assert_stops_well, until
 from tests.support.messages import check_order, scripted, text_of
 from tests.support.running import scripted_service
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-END = Answered("end_turn", None, 3)
+END = Answered("end_turn", None, 3, 0)
 
 
 async def read_all(relay: Relay) -> list[Event]:
     events: list[Event] = []
-    while not events or isinstance(events[-1], TextDelta):
+    while not events or isinstance(events[-1], TextPiece):
         events += await relay.after(len(events))
     return events
 
@@ -25,9 +26,9 @@ async def read_all(relay: Relay) -> list[Event]:
 @pytest.mark.anyio
 async def test_a_reader_that_comes_late_gets_everything() -> None:
     relay = Relay()
-    for each in (TextDelta("a"), TextDelta("b"), END):
+    for each in (TextPiece("a"), TextPiece("b"), END):
         relay.publish(each)
-    assert await read_all(relay) == [TextDelta("a"), TextDelta("b"), END]
+    assert await read_all(relay) == [TextPiece("a"), TextPiece("b"), END]
 
 
 @pytest.mark.anyio
@@ -40,10 +41,10 @@ async def test_readers_wait_for_what_comes_and_each_gets_all_of_it() -> None:
     async with anyio.create_task_group() as readers:
         for _ in range(3):
             readers.start_soon(read)
-        for each in (TextDelta("a"), END):
+        for each in (TextPiece("a"), END):
             await anyio.lowlevel.checkpoint()
             relay.publish(each)
-    assert found == [[TextDelta("a"), END]] * 3
+    assert found == [[TextPiece("a"), END]] * 3
 
 
 @pytest.mark.anyio

@@ -6,19 +6,45 @@ from pydantic import TypeAdapter
 
 from service.errors import ApiError
 from service.wire import events
-from service.wire.responses import Message, Text, Usage
+from service.wire.block_events import BlockEvents
+from service.wire.responses import Message, Usage
+from storage.answer_pieces import (
+    CallArguments,
+    CallEnd,
+    CallStart,
+    Piece,
+    Signature,
+    TextPiece,
+    ThinkingPiece,
+    content_of,
+)
 
 USAGE = Usage(
     input_tokens=3, output_tokens=5, cache_creation_input_tokens=7, cache_read_input_tokens=11
 )
 
 
+ANSWER: list[Piece] = [
+    ThinkingPiece("h"),
+    ThinkingPiece("m"),
+    Signature("s"),
+    TextPiece("a"),
+    CallStart("toolu_1", "run"),
+    CallArguments('{"a":'),
+    CallArguments("1}"),
+    CallEnd(),
+    CallStart("toolu_2", "now"),
+    CallEnd(),
+    TextPiece("b"),
+]
+
+
 def test_every_event_is_one_the_official_client_knows() -> None:
+    blocks = BlockEvents()
     stream = [
         events.message_start("msg_1", "m", USAGE),
-        events.content_block_start(0),
-        events.content_block_delta(0, "hi"),
-        events.content_block_stop(0),
+        *blocks.of(ANSWER),
+        *blocks.end(),
         events.message_delta("stop_sequence", "END", USAGE),
         events.message_stop(),
     ]
@@ -29,7 +55,7 @@ def test_every_event_is_one_the_official_client_knows() -> None:
 
 
 def test_a_whole_message_is_one_the_official_client_knows() -> None:
-    message = Message("msg_1", "m", (Text("hi"),), "end_turn", None, USAGE).as_json()
+    message = Message("msg_1", "m", content_of(ANSWER), "tool_use", None, USAGE).as_json()
     parsed = SdkMessage.model_validate(message, strict=True)
     assert not parsed.model_extra
     assert parsed.usage.cache_read_input_tokens == 11
@@ -37,12 +63,39 @@ def test_a_whole_message_is_one_the_official_client_knows() -> None:
     assert parsed.usage.cache_creation.ephemeral_5m_input_tokens == 7
 
 
+def test_each_block_ends_before_the_next_begins_and_pieces_that_came_together_are_one() -> None:
+    shown = [
+        (each["type"].removeprefix("content_block_"), each) for each in BlockEvents().of(ANSWER)
+    ]
+    assert [(name, each["index"]) for name, each in shown] == [
+        *((name, 0) for name in ("start", "delta", "delta", "stop")),
+        *((name, 1) for name in ("start", "delta", "stop")),
+        *((name, 2) for name in ("start", "delta", "stop")),
+        *((name, 3) for name in ("start", "stop")),
+        *((name, 4) for name in ("start", "delta")),
+    ]
+    assert [each["content_block"] for name, each in shown if name == "start"] == [
+        {"type": "thinking", "thinking": "", "signature": ""},
+        {"type": "text", "text": ""},
+        {"type": "tool_use", "id": "toolu_1", "name": "run", "input": {}},
+        {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
+        {"type": "text", "text": ""},
+    ]
+    assert [each["delta"] for name, each in shown if name == "delta"] == [
+        {"type": "thinking_delta", "thinking": "hm"},
+        {"type": "signature_delta", "signature": "s"},
+        {"type": "text_delta", "text": "a"},
+        {"type": "input_json_delta", "partial_json": '{"a":1}'},
+        {"type": "text_delta", "text": "b"},
+    ]
+
+
 def test_an_event_is_framed_as_a_name_line_and_a_data_line() -> None:
     assert events.encode(events.ping()) == b'event: ping\ndata: {"type":"ping"}\n\n'
 
 
 def test_text_with_line_breaks_stays_on_one_data_line() -> None:
-    frame = events.encode(events.content_block_delta(0, "a\r\nb\u2028c 😀"))
+    frame = events.encode(events.content_block_delta(0, "text_delta", text="a\r\nb\u2028c 😀"))
     name, data, *rest = frame.split(b"\n")
     assert (name, rest) == (b"event: content_block_delta", [b"", b""])
     assert json.loads(data.removeprefix(b"data: "))["delta"]["text"] == "a\r\nb\u2028c 😀"
