@@ -65,7 +65,7 @@ def disagreements(stored: StoredRun, data_dir: Path, *, shared: bool = False) ->
         return [*found, *exposures(path), *_record(stored, RunRecord.at(path), shared)]
     except StorageError as error:
         return [*found, str(error)]
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         return [*found, f"its record has not the shape of one: {error!r}"]
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from storage.database import Database
 from storage.jobs import Jobs, JobState, NewJob, Transition
+from storage.redaction import shapes
 from storage.run_records import RunRecord, record_path
 from storage.telemetry import Telemetry, telemetry_of
 from storage.verification import StoredRun, disagreements, record_folders
@@ -152,6 +153,57 @@ async def test_counts_alone_are_compared_where_no_content_is_kept(shelf: Shelf) 
     await shelf.finish()
     assert await shelf.disagreements() == []
     rewrite(shelf, "response.json", response({"chars": 8, "sha256": "0"}))
+    assert await shelf.disagreements() == [
+        "the content of its events is not that of its response.json"
+    ]
+
+
+THOUGHT = [
+    {"event": "tokens", "ids": [7, 8], "shown": [{"thinking": "h"}, {"thinking": "m"}]},
+    {
+        "event": "tokens",
+        "ids": [9],
+        "shown": [
+            {"signature": "s"},
+            {"text": "a"},
+            {"tool_use": {"id": "toolu_1", "name": "run"}},
+            {"input_json": '{"cmd":"ls"}'},
+            {"tool_use_end": True},
+            {"tool_use": {"id": "toolu_2", "name": "run"}},
+            {"input_json": '{"cmd":"l'},
+        ],
+    },
+]
+BLOCKS = [
+    {"type": "thinking", "thinking": "hm", "signature": "s"},
+    {"type": "text", "text": "a"},
+    {"type": "tool_use", "id": "toolu_1", "name": "run", "input": {"cmd": "ls"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "kept", "other"),
+    [
+        (THOUGHT, BLOCKS, BLOCKS[:2]),
+        (THOUGHT, BLOCKS, [*BLOCKS[:2], {**BLOCKS[2], "input": {"cmd": "rm"}}]),
+        (
+            [{"event": "tokens", "count": 3, "chars": 3}],
+            shapes(BLOCKS),
+            shapes([{**BLOCKS[0], "thinking": "hum"}, *BLOCKS[1:]]),
+        ),
+    ],
+    ids=["a call less", "another call", "without content"],
+)
+async def test_thinking_and_calls_are_compared_as_text_is(
+    shelf: Shelf, events: list[dict[str, Any]], kept: Any, other: Any
+) -> None:
+    await shelf.queue()
+    await shelf.claim()
+    shelf.record.append([*EVENTS[:2], *events])
+    shelf.record.close(response=response(content=kept), telemetry=asdict(TELEMETRY))
+    await shelf.finish()
+    assert await shelf.disagreements() == []
+    rewrite(shelf, "response.json", response(content=other))
     assert await shelf.disagreements() == [
         "the content of its events is not that of its response.json"
     ]
