@@ -45,7 +45,12 @@ def call_arguments(schema: Any) -> str:
 
 def output_grammar(schema: Any) -> str:
     """The grammar of an output that is one JSON value. Raises GrammarError."""
-    return checked(grammar(json_value(_prepared(prepared, schema))))
+    return checked(grammar(output_value(schema)))
+
+
+def output_value(schema: Any) -> str:
+    """The expression of such an output. Raises GrammarError for a schema that is none."""
+    return json_value(_prepared(prepared, schema))
 
 
 def json_calls_grammar(tools: Sequence[Tool], prefix: str = "", suffix: str = "") -> str:
