@@ -4,10 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import orjson
-
 from models.conversation import Tool
 from models.parsing.events import CallArguments, CallEnd, CallStart, Event, InvalidCall
+from models.parsing.json_text import write_json
 
 # What some models put before the name of a tool.
 _PREFIXES = ("functions.", "default_api.", "default_api:", "tools.")
@@ -64,5 +63,5 @@ class CallWriter:
             yield InvalidCall(self._name, why)
         else:
             yield CallStart(self._name)
-            yield CallArguments(orjson.dumps(arguments).decode())
+            yield CallArguments(write_json(arguments))
             yield CallEnd(arguments)
