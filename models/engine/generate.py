@@ -10,6 +10,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
@@ -26,6 +27,9 @@ from models.engine.protocol import (
     ids_of,
 )
 from models.engine.sampling import sampler
+from models.grammar.guide import Guide, Mask
+from models.grammar.guide_spec import GuideSpec
+from models.grammar.vocabulary import Vocabulary
 
 Emit = Callable[[Prefill | Tokens], None]
 Interrupted = Callable[[], Interruption | None]
@@ -41,6 +45,8 @@ class ResidentModel:
 
     def __init__(self, folder: Path, progress: Callable[[int, int], None]) -> None:
         """Load `folder`. `progress(done, total)` gets bytes. Raises what mlx-lm's loader raises."""
+        self._folder = folder
+        self._vocabulary: Vocabulary | None = None  # made for the first run that is guided
         self.device = "gpu" if mx.default_device() == mx.gpu else "cpu"
         self.chunk_tokens = CHUNK_TOKENS[self.device]
         self._model, config = load_model(folder, lazy=True)
@@ -71,12 +77,25 @@ class ResidentModel:
 
         What was computed for an interrupted run is kept, and taken up by the run that can use it.
         """
+        guide = self._guide(run)
         state = self._kept.take(run) or RunState(run, ids_of(), make_prompt_cache(self._model))
-        finished = _Generation(self._model, self.chunk_tokens, state, emit, interrupted).finish()
+        generation = _Generation(self._model, self.chunk_tokens, state, guide, emit, interrupted)
+        finished = generation.finish()
         if finished.reason in ("cancelled", "suspended"):
             state.suspended = finished.reason == "suspended"
             self._kept.keep(state)
         return finished
+
+    def _guide(self, run: Run) -> Guide | None:
+        """Where the run stands; None unless it is guided. Raises GuideError."""
+        if run.guide is None:
+            return None
+        if self._vocabulary is None:
+            self._vocabulary = Vocabulary(self._folder)
+        guide = Guide(GuideSpec.from_json(run.guide), self._vocabulary, run.stop_ids)
+        for token in run.prompt[len(run.prompt) - run.first_index :]:
+            guide.advance(token)
+        return guide
 
 
 class _Generation:
@@ -85,11 +104,12 @@ class _Generation:
         model: nn.Module,
         chunk_tokens: int,
         state: RunState,
+        guide: Guide | None,
         emit: Emit,
         interrupted: Interrupted,
     ) -> None:
         self.model, self.chunk_tokens, self.state = model, chunk_tokens, state
-        self.emit, self.interrupted = emit, interrupted
+        self.guide, self.emit, self.interrupted = guide, emit, interrupted
         self.job = run = state.run
         self.sample = sampler(
             temperature=run.temperature, top_p=run.top_p, top_k=run.top_k, seed=run.seed
@@ -145,34 +165,60 @@ class _Generation:
             if interruption := self.interrupted():
                 return interruption
             if state.drawn is None:
-                state.drawn = self._step(self.prompt[-1:], index)
+                state.drawn = self._draw(self._step(self.prompt[-1:]), index)
                 state.ids.append(self.job.prompt[-1])
             token = state.drawn
             # The next step is queued before this one's token is read, so the device never waits.
+            # So is the draw, unless it waits for what the guide makes of this token.
+            logits = ahead = None
             if index + 1 < first + self.job.max_tokens:
-                state.drawn = self._step(token, index + 1)
+                logits = self._step(token)
+                if self.guide is None or self.guide.is_free:
+                    ahead = self.sample(logits, index + 1)
+                mx.async_eval(logits if ahead is None else ahead)
             value = int(token.item())
+            stopped = value in self.job.stop_ids
+            if logits is not None and not stopped:
+                if self.guide is not None:
+                    self.guide.advance(value)
+                state.drawn = self._draw(logits, index + 1, ahead)
             state.ids.append(value)
             self._step_ended()
             self.first_token_at = self.first_token_at or time.perf_counter()
             self.generated += 1
             self.emit(Tokens(self.job.job, ids_of([value])))
-            if value in self.job.stop_ids:
+            if stopped:
                 return "stop"
             if index % _CLEAR_CACHE_EVERY_STEPS == 0:
                 mx.clear_cache()
         return "length"
 
-    def _step(self, token: mx.array, index: int) -> mx.array:
-        logits = self.model(token[None], cache=self.state.cache)[:, -1, :]
-        sampled = self.sample(logits, index)
-        mx.async_eval(sampled)
-        return sampled
+    def _step(self, token: mx.array) -> mx.array:
+        """The logits of what follows the token, [1, vocabulary]."""
+        return self.model(token[None], cache=self.state.cache)[:, -1, :]
+
+    def _draw(self, logits: mx.array, index: int, ahead: mx.array | None = None) -> mx.array:
+        """The token at `index`, [1]. `ahead` was drawn from all tokens, in case that all may come."""
+        if self.guide is None or self.guide.is_free:
+            drawn = self.sample(logits, index) if ahead is None else ahead
+        elif (forced := self.guide.forced()) is not None:
+            drawn = mx.array([forced], dtype=mx.uint32)
+        else:
+            drawn = self.sample(_masked(logits, self.guide.mask()), index)
+        mx.async_eval(drawn)
+        return drawn
 
     def _step_ended(self) -> None:
         now = time.perf_counter()
         self.longest_step = max(self.longest_step, now - self.step_started)
         self.step_started = now
+
+
+def _masked(logits: mx.array, mask: Mask) -> mx.array:
+    """The logits of what may come; rows that pad the vocabulary may not."""
+    whole = np.zeros(logits.shape[-1], np.bool_)
+    whole[: len(mask)] = mask[: len(whole)]
+    return mx.where(mx.array(whole), logits, -mx.inf)
 
 
 def _stored_as(config: dict[str, Any]) -> str | None:

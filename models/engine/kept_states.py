@@ -107,9 +107,9 @@ def _asked_tokens(run: Run) -> int:
     return len(run.prompt) - run.first_index
 
 
-def _draw_settings(run: Run) -> tuple[float, ...]:
+def _draw_settings(run: Run) -> tuple[Any, ...]:
     """What a draw depends on, beside the tokens before it."""
-    return run.temperature, run.top_p, run.top_k, run.seed, _asked_tokens(run)
+    return run.temperature, run.top_p, run.top_k, run.seed, _asked_tokens(run), run.guide
 
 
 def _common_length(one: "array[int]", other: "array[int]") -> int:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import orjson
 
-VERSION = 2
+VERSION = 3
 MAX_FRAME_BYTES = 64 << 20  # a prompt of 16 million tokens; anything longer is a fault
 _LENGTHS = struct.Struct("<II")
 
@@ -82,7 +82,7 @@ class Run:
 
     A run that is resumed has the `first_index` tokens that it generated so far at the end of its
     prompt; `max_tokens` are those still to come. What was computed for a run is of use only to
-    runs of the same `scope`.
+    runs of the same `scope`. `guide` is a `GuideSpec` as JSON; without, any token may follow any.
     """
 
     job: str
@@ -95,6 +95,7 @@ class Run:
     prompt: "array[int]" = field(default_factory=ids_of)
     first_index: int = 0
     scope: str = ""
+    guide: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
