@@ -3,14 +3,17 @@
 from array import array
 from collections.abc import Iterable, Mapping
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from models.catalog import Checkpoint, CheckpointError
 from models.parsing.token_text import TokenBytes
 
 
 class PromptTokens:
-    """`special` are the ids of all tokens that the tokenizer calls special, by their text."""
+    """`special` are the ids of all tokens that the tokenizer calls special, by their text.
+
+    In byte-level vocabularies these are all that were added: every text can do without them.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises CheckpointError for a tokenizer that cannot be read."""
@@ -28,6 +31,14 @@ class PromptTokens:
             self.token_bytes = TokenBytes(self._tokenizer)
         except ValueError as error:
             raise CheckpointError(f"{checkpoint.id} cannot be served: {error}") from error
+        if self.token_bytes.is_byte_level:
+            self._tokenizer.add_special_tokens(
+                [
+                    AddedToken(each.content, special=True, normalized=False)
+                    for each in self._tokenizer.get_added_tokens_decoder().values()
+                    if not each.special
+                ]
+            )
         added = self._tokenizer.get_added_tokens_decoder()
         self.special: Mapping[str, int] = {
             token.content: id for id, token in added.items() if token.special

@@ -25,7 +25,8 @@ class TokenBytes:
         self._special = {id for id, token in added.items() if token.special}
         self._added = set(added) - self._special
         kinds = set(_decoder_kinds(tokenizer))
-        if "ByteLevel" in kinds:
+        self.is_byte_level = "ByteLevel" in kinds
+        if self.is_byte_level:
             self._piece_bytes = _byte_level
         elif "ByteFallback" in kinds:
             self._piece_bytes = _sentencepiece
