@@ -80,6 +80,18 @@ _path = UserPath()
     "Remove the oldest runs while all records together take more disk.",
     type=Amount(0, min_open=True),
 )
+@option(
+    "--grammar",
+    "Whether calls and structured output are held to their schemas while they are written.",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+)
+@option(
+    "--ignore-unsupported-hints",
+    "Answer requests for an effort that the model does not have, and say so in a header.",
+    is_flag=True,
+)
 @option("--ready-file", "Write {url, pid} here once ready.", type=_path)
 @option(
     "--record-content",
@@ -88,9 +100,9 @@ _path = UserPath()
     default="on",
     show_default=True,
 )
-def serve_command(record_content: str, **options: Any) -> None:
+def serve_command(record_content: str, grammar: str, **options: Any) -> None:
     """Serve until interrupted."""
-    settings = Settings(record_content=record_content == "on", **options)
+    settings = Settings(record_content=record_content == "on", grammar=grammar == "on", **options)
     try:
         anyio.run(serve, settings, partial(_announce, with_key=settings.api_key_file is not None))
     except (StartError, KeyFileError, ListenError, StorageError) as error:

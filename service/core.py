@@ -8,6 +8,7 @@ from models.catalog import Checkpoint
 from models.engine.host import EngineHost
 from models.families.family import Family
 from service.preparation import Preparation
+from service.requests.served import Served
 from service.scheduling.admission import Admission
 from service.scheduling.cancellation import Cancellation
 from service.scheduling.finishing import Finishing
@@ -56,10 +57,17 @@ class Core:
         context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
         max_output_tokens = min(settings.max_output_tokens or context_tokens, context_tokens)
         signer = Signer.open(settings.data_dir)
+        served = Served(
+            checkpoint.id,
+            family.capabilities,
+            signer,
+            grammar=settings.grammar,
+            ignores_hints=settings.ignore_unsupported_hints,
+        )
         preparation = Preparation(
             checkpoint,
             family,
-            signer,
+            served,
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
         )

@@ -12,8 +12,8 @@ from service.prompts import Prompt, Prompts
 from service.requests.answer_plan import AnswerPlan
 from service.requests.context import check_fits
 from service.requests.prepare import Prepared, conversation_of
+from service.requests.served import Served
 from service.scheduling.answer import Answer
-from service.signatures import Signer
 from service.wire.requests import BaseRequest, MessagesRequest
 from service.wire.validation import validate
 
@@ -28,14 +28,14 @@ class Preparation:
         self,
         checkpoint: Checkpoint,
         family: Family,
-        signer: Signer,
+        served: Served,
         *,
         context_tokens: int,
         max_output_tokens: int,
     ) -> None:
         self._checkpoint = checkpoint
         self._family = family
-        self._signer = signer
+        self._served = served
         self._prompts = Prompts(family, context_tokens)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
@@ -52,7 +52,7 @@ class Preparation:
         """The request and its conversation. Raises ApiError. Slow: to be called in a thread."""
         wire = validate(received, kind)
         self.check_model(wire.model)
-        return wire, conversation_of(wire, model=self._checkpoint.id)
+        return wire, conversation_of(wire, self._served)
 
     async def prompt(self, prepared: Prepared) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""
@@ -79,6 +79,7 @@ class Preparation:
             stop_ids=tuple(sorted(self._family.stop_ids)),
             scope=scope,
             prompt=prompt.ids,
+            guide=prompt.guide,
         )
 
     def recorded(self, run: Run, plan: AnswerPlan, *, content: bool) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class Preparation:
             "seed": run.seed,
             "stop_ids": list(run.stop_ids),
             "stop_sequences": stops if content else len(stops),
-            **(plan.as_json() if content else {}),
+            **({**plan.as_json(), "guide": run.guide} if content else {}),
         }
 
     def recalled(self, job: str, recorded: dict[str, Any], scope: str) -> Run:
@@ -117,6 +118,7 @@ class Preparation:
             stop_ids=tuple(recorded["stop_ids"]),
             scope=scope,
             prompt=array("I", recorded["ids"]),
+            guide=recorded.get("guide"),
         )
 
     def answer(self, run: Run, plan: AnswerPlan, message_id: str) -> Answer:
@@ -124,7 +126,9 @@ class Preparation:
 
         def sign(text: str, place: int) -> str:
             omitted = plan.display == "omitted"
-            return self._signer.sign(text, self._checkpoint.id, message_id, place, omitted=omitted)
+            return self._served.signer.sign(
+                text, self._checkpoint.id, message_id, place, omitted=omitted
+            )
 
         return Answer(
             self._family.parser(plan.form, plan.opens),

@@ -9,6 +9,7 @@ from anyio import CapacityLimiter, to_thread
 from models.conversation import Block, Conversation, Text, Thinking, ToolCall, Turn
 from models.families.family import Family, NotRendered, PreparedPrompt
 from service.errors import ApiError
+from service.guiding import guided
 from service.memory import give_back_freed_memory
 from service.requests.answer_plan import AnswerPlan
 from service.requests.context import too_long
@@ -58,9 +59,9 @@ class Prompts:
         finally:
             if length > _CHARACTERS_OF_A_LONG_PROMPT:
                 give_back_freed_memory()
-        guide = self._family.guide(form, rendered.opens)
-        plan = AnswerPlan(form, rendered.opens, prepared.display)
-        return Prompt(rendered.ids, plan, guide.as_json() if guide else None)
+        guide = guided(self._family, form, rendered.opens, prepared.tool_paths)
+        plan = AnswerPlan(guide.form, rendered.opens, prepared.display, guide.unguided)
+        return Prompt(rendered.ids, plan, guide.spec.as_json() if guide.spec else None)
 
     def _rendered(self, conversation: Conversation, length: int) -> PreparedPrompt:
         if length <= self._most:

@@ -31,6 +31,8 @@ class Settings:
     retain_gib: float | None = None
     ready_file: Path | None = None
     record_content: bool = True
+    grammar: bool = True
+    ignore_unsupported_hints: bool = False
     database_url: str | None = None  # by default a SQLite file in the data folder
 
     queue_limit: int = 1000

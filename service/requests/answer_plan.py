@@ -12,11 +12,12 @@ Display = Literal["summarized", "omitted"]
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
     """`opens` is where the prompt left off. With `display` omitted the client gets no thinking but
-    in its signature."""
+    in its signature. `unguided` are the paths of tools that no grammar could be made of."""
 
     form: AnswerForm
     opens: str = "text"
     display: Display = "summarized"
+    unguided: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """What `prompt.json` keeps of it, beside the stop sequences."""
@@ -46,6 +47,7 @@ class AnswerPlan:
             },
             "opens": self.opens,
             "display": self.display,
+            "unguided": self.unguided,
         }
 
     @classmethod
@@ -69,4 +71,5 @@ class AnswerPlan:
             ),
             recorded["opens"],
             recorded["display"],
+            tuple(recorded["unguided"]),
         )

@@ -1,6 +1,5 @@
 """`POST /v1/messages` and `POST /v1/messages/count_tokens`."""
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -8,6 +7,7 @@ from quart import Quart, Response, g, jsonify, request
 
 from service import json_body
 from service.core import Core
+from service.prompts import Prompt
 from service.requests.prepare import Prepared
 from service.routes.idempotency import digest_of, idempotency_key
 from service.scheduling.admission import Caller
@@ -20,6 +20,8 @@ Request = TypeVar("Request", bound=BaseRequest)
 # Reading holds the interpreter lock: more at once would be no faster, keep the event loop from its
 # turns, and take the threads that write records.
 _READ_AT_ONCE = 2
+# Keeps a header short, whatever a request brings.
+_MAX_UNGUIDED = 20
 
 
 class MessagesRoutes:
@@ -32,18 +34,19 @@ class MessagesRoutes:
         app.add_url_rule("/v1/messages/count_tokens", view_func=self.count, methods=["POST"])
 
     async def create(self) -> Response:
-        reading, streamed, ignored = await self._admitted()
+        reading, streamed, notes = await self._admitted()
         if streamed:
             events = stream(reading, g.request_id, self._core.settings.ping_seconds)
             response = Response(events, headers=SSE_HEADERS)
         else:
             response = jsonify((await whole(reading)).as_json())
         response.headers["mererun-run"] = reading.run_id
-        return _saying_what_was_ignored(response, ignored)
+        response.headers.update(notes)
+        return response
 
-    async def _admitted(self) -> tuple[Reading, bool, Sequence[str]]:
-        """The job, whether its answer is to be streamed, and what it ignores of the request, which
-        is not kept: it may be large, and wait for long."""
+    async def _admitted(self) -> tuple[Reading, bool, dict[str, str]]:
+        """The job, whether its answer is to be streamed, and headers that say what it leaves out
+        of the request, which is not kept: it may be large, and wait for long."""
         core = self._core
         key = idempotency_key(request.headers)
         received, wire, prepared = await self._read(await self._body(), MessagesRequest)
@@ -51,13 +54,14 @@ class MessagesRoutes:
         prompt = await core.preparation.prompt(prepared)
         caller = Caller(g.request_id, g.api_key, key, digest)
         reading = await core.admission.admit(received, wire, prompt, caller)
-        return reading, bool(wire.stream), prepared.ignored
+        return reading, bool(wire.stream), _notes(prepared, prompt)
 
     async def count(self) -> Response:
         _, _, prepared = await self._read(await self._body(), CountTokensRequest)
         prompt = await self._core.preparation.prompt(prepared)
         response = jsonify({"input_tokens": len(prompt.ids)})
-        return _saying_what_was_ignored(response, prepared.ignored)
+        response.headers.update(_notes(prepared, prompt))
+        return response
 
     async def _body(self) -> bytes:
         # Not kept by the request, which lives as long as its answer takes.
@@ -78,7 +82,9 @@ class MessagesRoutes:
         return await to_thread.run_sync(read, limiter=self._reading)
 
 
-def _saying_what_was_ignored(response: Response, ignored: Sequence[str]) -> Response:
-    if ignored:
-        response.headers["mererun-ignored"] = ", ".join(ignored)
-    return response
+def _notes(prepared: Prepared, prompt: Prompt) -> dict[str, str]:
+    notes = {
+        "mererun-ignored": prepared.ignored,
+        "mererun-unguided": prompt.plan.unguided[:_MAX_UNGUIDED],
+    }
+    return {name: ", ".join(each) for name, each in notes.items() if each}

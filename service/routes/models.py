@@ -1,11 +1,13 @@
 """`GET /v1/models` and `GET /v1/models/{id}`: the served model and what it can do."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import unquote
 
 from quart import Quart, Response, jsonify
 
+from models.conversation import Effort
+from models.families.family import Capabilities, ThinkingKind
 from service.core import Core
 
 
@@ -41,38 +43,42 @@ class ModelRoutes:
             "line": None,
             "max_input_tokens": self._core.context_tokens,
             "max_tokens": self._core.max_output_tokens,
-            "capabilities": _CAPABILITIES,
+            "capabilities": _capabilities(
+                self._core.family.capabilities, grammar=self._core.settings.grammar
+            ),
         }
 
 
-_NO = {"supported": False}
-_YES = {"supported": True}
+def _supported(value: bool) -> dict[str, bool]:
+    return {"supported": value}
 
-# What this version can do with text alone; families add to it as they are built.
-_CAPABILITIES: dict[str, Any] = {
-    "batch": _YES,
-    "citations": _NO,
-    "code_execution": _NO,
-    "image_input": _NO,
-    "pdf_input": _NO,
-    "structured_outputs": _NO,
-    "effort": {
-        "supported": False,
-        "low": _NO,
-        "medium": _NO,
-        "high": _NO,
-        "xhigh": _NO,
-        "max": _NO,
-    },
-    "thinking": {
-        "supported": False,
-        "types": {"adaptive": _NO, "between_tools": _NO, "disabled": _YES, "enabled": _NO},
-    },
-    "context_management": {
-        "supported": False,
-        "clear_tool_uses_20250919": _NO,
-        "clear_thinking_20251015": _NO,
-        "compact_20260112": _NO,
-    },
-    "server_tools": {"supported": False, "web_search": _NO, "code_execution": _NO},
-}
+
+def _capabilities(can: Capabilities, *, grammar: bool) -> dict[str, Any]:
+    """What is left out here is not there in this version, whatever the model."""
+    no = _supported(False)
+    return {
+        "batch": _supported(True),
+        "citations": no,
+        "code_execution": no,
+        "image_input": _supported(can.images),
+        "pdf_input": no,
+        "structured_outputs": _supported(can.structured_outputs and grammar),
+        "effort": {
+            "supported": bool(can.efforts),
+            **{each: _supported(each in can.efforts) for each in get_args(Effort)},
+        },
+        "thinking": {
+            "supported": bool(can.thinking),
+            "types": {
+                "disabled": _supported(True),
+                **{each: _supported(each in can.thinking) for each in get_args(ThinkingKind)},
+            },
+        },
+        "context_management": {
+            "supported": False,
+            "clear_tool_uses_20250919": no,
+            "clear_thinking_20251015": no,
+            "compact_20260112": no,
+        },
+        "server_tools": {"supported": False, "web_search": no, "code_execution": no},
+    }

@@ -9,6 +9,7 @@ from anyio import to_thread
 from quart import Quart, Response, jsonify
 
 from models.engine.host import EngineStatus
+from models.families.family import Capabilities
 from service.core import Core
 from storage.jobs import JobState
 
@@ -46,7 +47,10 @@ class RuntimeRoutes:
                     "engine_bytes": await to_thread.run_sync(_resident_bytes, engine.pid),
                 },
                 "runs": counts,
-                "optional": optional_paths(engine),
+                "optional": {
+                    **optional_paths(engine),
+                    "grammar": _grammar(core.settings.grammar, core.family.capabilities),
+                },
             }
         )
 
@@ -79,6 +83,12 @@ def _chosen_at_load(facts: dict[str, Any] | None) -> dict[str, Any]:
         "fast_blas": _on(blas) if blas else _off("no OpenBLAS was found"),
         "dense_float32": _on("a CPU has no fast product of any other kind"),
     }
+
+
+def _grammar(is_on: bool, can: Capabilities) -> dict[str, Any]:
+    if not (can.tools or can.structured_outputs):
+        return _off("the model's answers are text alone")
+    return _on("the default") if is_on else _off("the service was started with --grammar off")
 
 
 def _on(why: str) -> dict[str, Any]:

@@ -1,22 +1,8 @@
-"""Content blocks as clients send them.
-
-Text is used; the fields of the other blocks are checked as far as the service will need them.
-"""
+"""Content blocks as clients send them, checked as far as the service needs them."""
 
 from typing import Annotated, Any, Literal
 
-from service.wire.shape import FirstFault, OneOf, Shape, StringOrList, names_of
-
-
-class CacheControl(Shape):
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-
-
-class CacheableShape(Shape):
-    """A shape that may carry a cache breakpoint."""
-
-    cache_control: CacheControl | None = None
+from service.wire.shape import CacheableShape, FirstFault, OneOf, Shape, StringOrList, names_of
 
 
 class TextBlock(CacheableShape):
@@ -79,7 +65,7 @@ class SearchResultBlock(CacheableShape):
 class ThinkingBlock(Shape):
     type: Literal["thinking"]
     thinking: str
-    signature: str
+    signature: str | None = None
 
 
 class RedactedThinkingBlock(Shape):
@@ -127,7 +113,7 @@ class ToolResultBlock(CacheableShape):
 
 
 class ServerToolResultBlock(CacheableShape):
-    """What a first-party tool answered: opaque to this service."""
+    """What a first-party tool answered. Of use here is only which tools a search has found."""
 
     type: Literal[
         "tool_search_tool_result",
@@ -140,6 +126,7 @@ class ServerToolResultBlock(CacheableShape):
         "advisor_tool_result",
     ]
     tool_use_id: str
+    content: Any = None
 
 
 class ContainerUploadBlock(CacheableShape):

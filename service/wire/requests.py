@@ -5,20 +5,25 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
-from service.wire.blocks import AssistantBlock, CacheControl, SystemBlock, TextBlock, UserBlock
-from service.wire.shape import FirstFault, OneOf, Shape, StringOrList
+from service.wire.blocks import AssistantBlock, SystemBlock, TextBlock, UserBlock
+from service.wire.shape import CacheControl, FirstFault, OneOf, Shape, StringOrList
 from service.wire.tools import Tool, ToolChoice
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
+Display = Literal["summarized", "omitted", "updates"]
+
+
 class AdaptiveThinking(Shape):
     type: Literal["adaptive"]
+    display: Display | None = None
 
 
 class EnabledThinking(Shape):
     type: Literal["enabled"]
     budget_tokens: int = Field(ge=1024)
+    display: Display | None = None
 
 
 class NoThinking(Shape):
@@ -45,6 +50,7 @@ class Metadata(Shape):
 
 class ContextEdit(Shape):
     type: Literal["clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"]
+    keep: Any = None
 
 
 class ContextManagement(Shape):

@@ -21,13 +21,27 @@ class Shape(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
 
+class CacheControl(Shape):
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+
+
+class CacheableShape(Shape):
+    """A shape that may carry a cache breakpoint."""
+
+    cache_control: CacheControl | None = None
+
+
 @dataclass(frozen=True)
 class OneOf:
     """Annotates a union of shapes that differ by the literal in their field `key`."""
 
     key: Literal["type", "role"] = "type"
-    # For blocks: where the union stands, so that an error can tell "unknown" from "misplaced".
+    # For blocks and tools: where the union stands, so that an error can tell "unknown" from
+    # "misplaced".
     place: str | None = None
+    # Which member is meant where the field is absent.
+    default: str | None = None
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -53,6 +67,8 @@ class OneOf:
         if not isinstance(value, Mapping):
             return None
         name = cast(Mapping[str, Any], value).get(self.key)
+        if name is None:
+            name = self.default
         return MEMBER_MARK + name if isinstance(name, str) else None
 
 

@@ -10,6 +10,7 @@ from service.errors import ApiError
 from service.wire.blocks import BLOCK_TYPES
 from service.wire.requests import BaseRequest, EnabledThinking, MessagesRequest
 from service.wire.shape import MEMBER_MARK
+from service.wire.tools import why_unknown
 
 Request = TypeVar("Request", bound=BaseRequest)
 _Path = tuple[int | str, ...]
@@ -19,6 +20,7 @@ _WORDS = {
     "model_type": "Input should be an object",
     "dict_type": "Input should be an object",
     "too_short": "Input should not be empty",
+    "string_pattern_mismatch": "Input should be 1 to 128 of the characters a-z A-Z 0-9 _ -",
 }
 _QUOTED_CHARACTERS = 60
 
@@ -69,6 +71,8 @@ def _union_fault(path: _Path, value: Any, union: dict[str, Any]) -> tuple[_Path,
     if key not in fields:
         return path, "Field required"
     name = fields[key]
+    if isinstance(name, str) and union["place"] == "tools":
+        return path, why_unknown(_shortened(name))
     if isinstance(name, str) and union["place"]:
         if name in BLOCK_TYPES:
             return path, f"'{name}' blocks do not belong in {union['place']}"

@@ -8,44 +8,26 @@ from hypothesis import strategies as st
 
 from service.errors import ApiError
 from service.json_body import parse
-from service.requests.prepare import Prepared, conversation_of
+from service.requests.prepare import conversation_of
 from service.wire.requests import BaseRequest, CountTokensRequest, MessagesRequest
 from service.wire.validation import validate
-
-EPHEMERAL = {"type": "ephemeral"}
-
-
-def text(value: str, **fields: Any) -> dict[str, Any]:
-    return {"type": "text", "text": value, **fields}
-
-
-def user(content: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content}
-
-
-def assistant(content: Any) -> dict[str, Any]:
-    return {"role": "assistant", "content": content}
-
-
-def system(content: Any, **fields: Any) -> dict[str, Any]:
-    return {"role": "system", "content": content, **fields}
-
-
-def prepared(kind: type[BaseRequest] = MessagesRequest, **fields: Any) -> Prepared:
-    body = {"model": "m", "max_tokens": 2000, "messages": [user("hi")], **fields}
-    return conversation_of(validate(body, kind), model="tiny")
+from tests.service.requests.served import (
+    ABLE,
+    EPHEMERAL,
+    TINY,
+    assistant,
+    prepared,
+    refusal,
+    system,
+    text,
+    tool,
+    user,
+)
 
 
 def turns(*messages: dict[str, Any], **fields: Any) -> list[tuple[str, str]]:
     conversation = prepared(messages=list(messages), **fields).conversation
     return [(turn.role, turn.text) for turn in conversation.turns]
-
-
-def refusal(kind: type[BaseRequest] = MessagesRequest, **fields: Any) -> ApiError:
-    with pytest.raises(ApiError) as caught:
-        prepared(kind, **fields)
-    assert (caught.value.status, caught.value.type) == (400, "invalid_request_error")
-    return caught.value
 
 
 def test_strings_and_text_blocks_give_the_same_turns() -> None:
@@ -146,26 +128,7 @@ def test_a_last_assistant_message_is_a_prefill() -> None:
     assert prepared(messages=[user("a"), assistant("{")]).conversation.prefills
 
 
-def test_thinking_of_earlier_answers_is_dropped() -> None:
-    thought = [
-        {"type": "thinking", "thinking": "hm", "signature": ""},
-        {"type": "redacted_thinking", "data": "AAAA"},
-    ]
-    assert turns(user("a"), assistant([*thought, text("b")]), user("c"), assistant(thought)) == [
-        ("user", "a"),
-        ("assistant", "b"),
-        ("user", "c"),
-        ("assistant", ""),
-    ]
-
-
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
-DOCUMENT = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
-SEARCH_RESULT = {"type": "search_result", "source": "s", "title": "t", "content": [text("x")]}
-TOOL_RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": ""}
-TOOL_USE = {"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}
-SERVER_TOOL_USE = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
-SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
 
 
 @pytest.mark.parametrize("kind", [MessagesRequest, CountTokensRequest])
@@ -173,15 +136,8 @@ SERVER_RESULT = {"type": "web_search_tool_result", "tool_use_id": "s", "content"
     ("message", "block"),
     [
         (user, IMAGE),
-        (user, DOCUMENT),
-        (user, SEARCH_RESULT),
-        (user, TOOL_RESULT),
         (user, {"type": "container_upload", "file_id": "f"}),
-        (user, {"type": "compaction", "content": "summary"}),
-        (assistant, TOOL_USE),
-        (assistant, SERVER_TOOL_USE),
-        (assistant, SERVER_RESULT),
-        (assistant, {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}}),
+        (assistant, {"type": "container_upload", "file_id": "f"}),
         (system, {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "n"}}),
     ],
 )
@@ -190,7 +146,7 @@ def test_other_blocks_are_refused_by_type_and_path(
 ) -> None:
     fault = refusal(kind, messages=[user("a"), message([text("x"), block])])
     assert fault.message == (
-        f"messages.1.content.1: {block['type']} blocks are not supported by tiny yet;"
+        f"messages.1.content.1: {block['type']} blocks are not supported by able yet;"
         " send their content as text"
     )
 
@@ -199,27 +155,6 @@ def test_other_blocks_are_refused_by_type_and_path(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"tools": [{"name": "Read", "input_schema": {"type": "object"}}]},
-            "tools: tool use is not supported by tiny yet; send the request without tools",
-        ),
-        (
-            {"tool_choice": {"type": "any"}},
-            "tool_choice: tool use is not supported by tiny yet; use 'auto' or 'none'",
-        ),
-        (
-            {"tool_choice": {"type": "tool", "name": "Read"}},
-            "tool_choice: tool use is not supported by tiny yet; use 'auto' or 'none'",
-        ),
-        (
-            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
-            "thinking.type: 'enabled' is not supported by tiny; use 'adaptive' or 'disabled'",
-        ),
-        (
-            {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
-            "output_config.format: structured output is not supported by tiny yet;"
-            " describe the format in the prompt",
-        ),
         (
             {"container": "c"},
             "container: code execution is not supported; send the request without container",
@@ -252,7 +187,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 
 @pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue"}, False])
 def test_a_thread_is_refused_with_its_code_before_anything_else(thread: Any) -> None:
-    fault = refusal(thread=thread, messages=[user([TOOL_RESULT])], tools=[{"name": "Read"}])
+    fault = refusal(thread=thread, messages=[assistant("x")], tools=[tool(), tool()])
     assert fault.code == "thread_unsupported_request"
 
 
@@ -268,11 +203,8 @@ def test_compaction_is_refused_for_answers_and_ignored_for_counts() -> None:
         {"tools": []},
         {"mcp_servers": []},
         {"tool_choice": {"type": "auto"}},
-        {"tool_choice": {"type": "none"}},
-        {"thinking": {"type": "adaptive", "display": "updates"}},
         {"thinking": {"type": "disabled"}},
         {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
-        {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
         {"metadata": {"user_id": '{"device_id":"d0"}'}},
         {"service_tier": "auto", "inference_geo": "eu", "cache_control": EPHEMERAL},
         {"billing_policy": {"type": "billing_policy"}, "fallback_credit_token": "x"},
@@ -286,10 +218,11 @@ def test_harmless_fields_are_accepted_without_a_word(fields: dict[str, Any]) -> 
 
 def test_a_request_of_a_newer_client_is_accepted_and_what_it_loses_is_named() -> None:
     accepted = prepared(
+        served=TINY,
         stream=True,
         thinking={"type": "adaptive", "display": "omitted"},
-        output_config={"effort": "high", "task_budget": {"type": "tokens", "total": 5}},
-        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        output_config={"task_budget": {"type": "tokens", "total": 5}},
+        context_management={"edits": [{"type": "clear_tool_uses_20250919"}]},
         metadata={"user_id": '{"device_id":"d0","account_uuid":"","session_id":"s0"}'},
         speed="fast",
         fallbacks=[],
@@ -297,9 +230,9 @@ def test_a_request_of_a_newer_client_is_accepted_and_what_it_loses_is_named() ->
         messages=[user("hi"), system("x", output_config={"effort": "low"})],
     )
     assert accepted.ignored == (
-        "output_config.effort",
         "output_config.task_budget",
         "speed",
+        "context_management",
         "messages.output_config",
         "fallbacks",
         "diagnostics",
@@ -351,7 +284,7 @@ def check_answer_or_refusal(body: Any, kind: type[BaseRequest]) -> None:
     roles: list[str] = []
     try:
         request = validate(parse(json.dumps(body).encode(), "application/json"), kind)
-        roles += [turn.role for turn in conversation_of(request, model="tiny").conversation.turns]
+        roles += [turn.role for turn in conversation_of(request, ABLE).conversation.turns]
     except ApiError as error:
         refused.append(error.message)
     assert all(first != second for first, second in pairwise(roles))

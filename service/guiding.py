@@ -1,0 +1,56 @@
+"""How the engine is to guide an answer, and what of it no grammar could be made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from models.conversation import AnswerForm, Tool
+from models.families.family import Family
+from models.grammar.guide_spec import GuideSpec
+from models.grammar.lark import GrammarError
+from service.errors import ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Guided:
+    """`form` is how the answer is read: not guided where it has `unguided` tools, whose arguments
+    the guide lets be any object, so that calls must be looked at before they are published."""
+
+    spec: GuideSpec | None
+    form: AnswerForm
+    unguided: tuple[str, ...] = ()
+
+
+def guided(family: Family, form: AnswerForm, opens: str, paths: Mapping[str, str]) -> Guided:
+    """`paths` are those of the tools in the request.
+
+    Raises ApiError 400 for a schema that is strict or of the output, and beyond any grammar.
+    """
+    try:
+        return Guided(family.guide(form, opens), form)
+    except GrammarError as error:
+        if error.tool is None and form.output_schema is not None:
+            raise ApiError.invalid(f"output_config.format.schema: it {error}") from error
+    tools = tuple(_within_grammar(family, form, opens, each, paths) for each in form.tools)
+    unguided = tuple(
+        paths[each.name] for each, its in zip(tools, form.tools, strict=True) if each is not its
+    )
+    try:
+        spec = family.guide(replace(form, tools=tools), opens)
+    except GrammarError as error:
+        raise ApiError.invalid(f"tools: all in all, what they accept {error}") from error
+    return Guided(spec, replace(form, guided=False), unguided)
+
+
+def _within_grammar(
+    family: Family, form: AnswerForm, opens: str, tool: Tool, paths: Mapping[str, str]
+) -> Tool:
+    """The tool, or one that accepts anything in its stead."""
+    try:
+        family.guide(AnswerForm((tool,), thinking=form.thinking), opens)
+    except GrammarError as error:
+        if tool.strict:
+            raise ApiError.invalid(
+                f"{paths[tool.name]}.strict: its schema {error}; simplify it or leave strict out"
+            ) from error
+        return replace(tool, schema={"type": "object"})
+    return tool

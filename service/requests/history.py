@@ -1,0 +1,257 @@
+"""The messages of a request as turns of a conversation."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel
+
+from models.conversation import Block, Role, Text, Thinking, ToolCall, ToolResult, Turn
+from service.errors import ApiError
+from service.requests.readable import PARAGRAPH, block_text, text_of
+from service.requests.served import Served
+from service.signatures import Altered, Foreign, Genuine
+from service.wire.blocks import (
+    AssistantBlock,
+    FallbackBlock,
+    McpToolListingBlock,
+    RedactedThinkingBlock,
+    ServerToolResultBlock,
+    ThinkingBlock,
+    ToolReferenceBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from service.wire.requests import (
+    AssistantMessage,
+    BaseRequest,
+    SystemMessage,
+    UserMessage,
+)
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class History:
+    """Reads messages in order. What it has read is valid once `end` was called.
+
+    Neighbours of one role become one turn, their texts paragraphs. Results stand first in their
+    turn, in the order of their calls. A system turn keeps its place, but for one between calls and
+    their results, which comes after these. All methods raise ApiError 400.
+    """
+
+    def __init__(self, served: Served) -> None:
+        self.dropped: dict[str, None] = {}  # types of blocks that the model is not shown
+        self.referenced: set[str] = set()  # names of tools that were found in the course of it
+        self._served = served
+        self._turns: list[tuple[Role, list[Block]]] = []
+        self._calls: dict[str, str] = {}  # paths of all calls by id
+        self._open: dict[str, ToolCall] = {}  # calls without a result so far
+        self._answered: dict[str, int] = {}  # places of the last turn's calls in it
+        self._held: list[Block] = []  # of system turns between calls and their results
+        self._thoughts: dict[str, int] = {}  # the last place of thinking by message id
+
+    @classmethod
+    def of(cls, request: BaseRequest, served: Served) -> "History":
+        history = cls(served)
+        if request.system:
+            history._add("system", [Text(text_of(request.system, "system", served.model))])
+        for index, message in enumerate(request.messages):
+            path = f"messages.{index}"
+            match message:
+                case SystemMessage():
+                    history._system(message, path)
+                case UserMessage():
+                    history._user(message, f"{path}.content")
+                case AssistantMessage():
+                    history._assistant(message, f"{path}.content")
+        history._end(len(request.messages) - 1)
+        return history
+
+    @property
+    def turns(self) -> tuple[Turn, ...]:
+        return tuple(Turn(role, tuple(_merged(blocks))) for role, blocks in self._turns)
+
+    def _system(self, message: SystemMessage, path: str) -> None:
+        if message.clear_at == "next_user_message":
+            raise ApiError.invalid(
+                f"{path}.clear_at: 'next_user_message' is not supported; leave the message out of"
+                " later requests instead"
+            )
+        blocks = [Text(text_of(message.content, f"{path}.content", self._served.model))]
+        if self._open:
+            self._held += blocks
+        else:
+            self._add("system", blocks)
+
+    def _user(self, message: UserMessage, path: str) -> None:
+        results: list[ToolResult] = []
+        texts: list[Text] = []
+        for index, block in enumerate(_blocks(message.content)):
+            if isinstance(block, ToolResultBlock):
+                results.append(self._result(block, f"{path}.{index}"))
+            elif isinstance(block, Text):
+                texts.append(block)
+            else:
+                texts.append(Text(block_text(block, f"{path}.{index}", self._served.model)))
+        if not results and not any(each.text for each in texts):
+            raise ApiError.invalid(f"{path}: user messages must hold some text")
+        self._add("user", [*results, *texts])
+        if results and not self._open:
+            self._turns[-1][1].sort(key=self._place)
+            self._add("system", self._held)
+            self._held = []
+
+    def _place(self, block: Block) -> int:
+        """Results before all else, in the order of their calls."""
+        if isinstance(block, ToolResult):
+            return self._answered[block.call_id]
+        return len(self._answered)
+
+    def _result(self, block: ToolResultBlock, path: str) -> ToolResult:
+        call = self._open.pop(block.tool_use_id, None)
+        shown = _shown(block.tool_use_id)
+        if call is None and block.tool_use_id in self._answered:
+            raise ApiError.invalid(
+                f"{path}.tool_use_id: each tool_use must have a single result, and {shown} has one"
+                " already"
+            )
+        if call is None:
+            raise ApiError.invalid(
+                f"{path}.tool_use_id: unexpected tool_use_id {shown}: a tool_result must have its"
+                " tool_use in the assistant message before it"
+            )
+        for each in block.content if isinstance(block.content, list) else ():
+            if isinstance(each, ToolReferenceBlock):
+                self.referenced.add(each.tool_name)
+        text = text_of(block.content, f"{path}.content", self._served.model)
+        return ToolResult(call.id, call.name, text, bool(block.is_error))
+
+    def _assistant(self, message: AssistantMessage, path: str) -> None:
+        if not self._turns or self._turns[-1][0] != "assistant":
+            self._check_answered()
+            self._answered = {}
+        blocks = (
+            self._said(block, f"{path}.{index}")
+            for index, block in enumerate(_blocks(message.content))
+        )
+        self._add("assistant", [each for each in blocks if each is not None])
+
+    def _said(self, block: "Text | AssistantBlock", path: str) -> Block | None:
+        """What the model is shown of a block of an earlier answer."""
+        match block:
+            case Text():
+                return block
+            case ThinkingBlock():
+                return self._thought(block, path)
+            case ToolUseBlock(type="tool_use"):
+                return self._call(block, path)
+            case (
+                ToolUseBlock()
+                | ServerToolResultBlock()
+                | RedactedThinkingBlock()
+                | McpToolListingBlock()
+                | FallbackBlock()
+            ):
+                if isinstance(block, ServerToolResultBlock):
+                    self.referenced.update(_found_by_search(block))
+                self.dropped[block.type] = None
+                return None
+            case _:
+                return Text(block_text(block, path, self._served.model))
+
+    def _call(self, block: ToolUseBlock, path: str) -> ToolCall:
+        first = self._calls.setdefault(block.id, path)
+        if first != path:
+            raise ApiError.invalid(
+                f"{path}.id: tool_use ids must be unique, and {_shown(block.id)} is that of {first}"
+            )
+        call = ToolCall(block.id, block.name, block.input)
+        self._open[block.id] = call
+        self._answered[block.id] = len(self._answered)
+        return call
+
+    def _thought(self, block: ThinkingBlock, path: str) -> Thinking | None:
+        match self._served.signer.check(block.thinking, block.signature or ""):
+            case Genuine(text, self._served.model, message_id, place):
+                if place <= self._thoughts.get(message_id, -1):
+                    raise _altered(path)
+                self._thoughts[message_id] = place
+                return Thinking(text)
+            case Altered():
+                raise _altered(path)
+            case Genuine() | Foreign():
+                pass
+        self.dropped[block.type] = None
+        return None
+
+    def _end(self, last: int) -> None:
+        self._check_answered()
+        if not self._turns or self._turns[-1][0] != "assistant":
+            return
+        said = list(_merged(self._turns[-1][1]))
+        if not said:
+            self._turns.pop()  # there is nothing that the answer could go on with
+        elif not isinstance(said[-1], Text):
+            raise ApiError.invalid(
+                f"messages.{last}.content: a last assistant message must end with text, which the"
+                " answer goes on with; leave it out for a new answer"
+            )
+
+    def _check_answered(self) -> None:
+        if self._open:
+            call = next(iter(self._open))
+            raise ApiError.invalid(
+                f"{self._calls[call]}: tool_use ids were found without tool_result blocks"
+                f" immediately after: {_shown(call)}"
+            )
+
+    def _add(self, role: Role, blocks: Sequence[Block]) -> None:
+        if role == "system" and not any(isinstance(each, Text) and each.text for each in blocks):
+            return
+        if not self._turns or self._turns[-1][0] != role:
+            self._turns.append((role, []))
+        self._turns[-1][1].extend(blocks)
+
+
+def _blocks(content: str | Sequence[B]) -> Sequence[Text | B]:
+    return [Text(content)] if isinstance(content, str) else content
+
+
+def _merged(blocks: Sequence[Block]) -> Iterator[Block]:
+    """Neighbouring texts become one, those that are empty none."""
+    texts: list[str] = []
+    for block in blocks:
+        if isinstance(block, Text):
+            if block.text:
+                texts.append(block.text)
+            continue
+        if texts:
+            yield Text(PARAGRAPH.join(texts))
+            texts = []
+        yield block
+    if texts:
+        yield Text(PARAGRAPH.join(texts))
+
+
+def _found_by_search(block: ServerToolResultBlock) -> Iterator[str]:
+    """The names in a `tool_search_tool_result`, which no shape has checked."""
+    found = _field(block.content, "tool_references")
+    for each in cast(list[Any], found) if isinstance(found, list) else ():
+        name = _field(each, "tool_name")
+        if isinstance(name, str):
+            yield name
+
+
+def _field(value: Any, name: str) -> Any:
+    return cast(dict[str, Any], value).get(name) if isinstance(value, dict) else None
+
+
+def _shown(id: str) -> str:
+    return id if len(id) <= 60 else id[:60] + "…"
+
+
+def _altered(path: str) -> ApiError:
+    return ApiError.invalid(
+        f"{path}: this thinking is not as this server signed it; send it back unchanged and in its"
+        " place, or leave the block out"
+    )

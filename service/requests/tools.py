@@ -1,0 +1,104 @@
+"""The tools of a request, and which of them the model is shown."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from models.conversation import Tool, ToolChoice
+from models.grammar.schemas import SchemaError, prepared_object
+from service.errors import ApiError
+from service.requests.client_tools import client_tool
+from service.requests.served import Served
+from service.wire.requests import BaseRequest
+from service.wire.tools import CustomTool, NamedChoice
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The tools that the model is shown; `paths` are those of all tools in the request."""
+
+    tools: tuple[Tool, ...]
+    choice: ToolChoice
+    paths: Mapping[str, str]
+
+
+def offered(request: BaseRequest, referenced: Collection[str], served: Served) -> Offered:
+    """A tool with `defer_loading` is shown once it is `referenced`. Raises ApiError 400."""
+    if request.tools and not served.capabilities.tools:
+        raise ApiError.invalid(
+            f"tools: tool use is not supported by {served.model}; send the request without tools"
+        )
+    tools: list[Tool] = []
+    paths: dict[str, str] = {}
+    for index, wire in enumerate(request.tools or ()):
+        path = f"tools.{index}"
+        first = paths.setdefault(wire.name, path)
+        if first != path:
+            raise ApiError.invalid(
+                f"{path}.name: tool names must be unique, and '{wire.name}' is that of {first}"
+            )
+        if wire.allowed_callers and "direct" not in wire.allowed_callers:
+            raise ApiError.invalid(
+                f"{path}.allowed_callers: code execution is not supported; allow 'direct' calls"
+            )
+        if wire.strict and not served.grammar:
+            raise ApiError.invalid(
+                f"{path}.strict: it needs the grammar, which is off here; leave it out, or start"
+                " the service with --grammar on"
+            )
+        tool = _custom(wire, path) if isinstance(wire, CustomTool) else client_tool(wire)
+        if not wire.defer_loading or wire.name in referenced:
+            tools.append(tool)
+    choice = _choice(request, {each.name for each in tools}, paths, served)
+    return Offered(tuple(tools), choice, paths)
+
+
+def _custom(tool: CustomTool, path: str) -> Tool:
+    schema = _of_object(tool.input_schema, f"{path}.input_schema")
+    return Tool(tool.name, tool.description or "", schema, strict=bool(tool.strict))
+
+
+def _of_object(schema: dict[str, Any], path: str) -> dict[str, Any]:
+    kind = schema.get("type")
+    if kind is not None and kind != "object" and not (isinstance(kind, list) and "object" in kind):
+        raise ApiError.invalid(f"{path}.type: Input should be 'object'")
+    try:
+        prepared_object(schema)
+    except SchemaError as error:
+        raise ApiError.invalid(f"{path}: the schema {error}") from error
+    return schema if kind == "object" else {**schema, "type": "object"}
+
+
+def _choice(
+    request: BaseRequest, shown: Collection[str], paths: Mapping[str, str], served: Served
+) -> ToolChoice:
+    choice = request.tool_choice
+    if choice is None:
+        return ToolChoice()
+    parallel = not choice.disable_parallel_tool_use
+    name = choice.name if isinstance(choice, NamedChoice) else None
+    if choice.type in ("any", "tool"):
+        _check_forced(name, shown, paths, served)
+    return ToolChoice(choice.type, name, parallel)
+
+
+def _check_forced(
+    name: str | None, shown: Collection[str], paths: Mapping[str, str], served: Served
+) -> None:
+    if not served.capabilities.tools:
+        raise ApiError.invalid(
+            f"tool_choice: tool use is not supported by {served.model}; use 'auto' or 'none'"
+        )
+    if not served.grammar:
+        raise ApiError.invalid(
+            "tool_choice.type: 'any' and 'tool' need the grammar, which is off here; use 'auto', or"
+            " start the service with --grammar on"
+        )
+    if name is not None and name not in paths:
+        raise ApiError.invalid(
+            f"tool_choice.name: no tool is called '{name[:60]}'; name one of `tools`"
+        )
+    if not shown or (name is not None and name not in shown):
+        raise ApiError.invalid(
+            "tool_choice: there is no such tool to call yet; send `tools` without defer_loading"
+        )
