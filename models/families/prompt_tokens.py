@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from tokenizers import AddedToken, Tokenizer
 
 from models.catalog import Checkpoint, CheckpointError
+from models.families.encoded_texts import EncodedTexts
 from models.parsing.token_text import TokenBytes
 
 
@@ -39,6 +40,7 @@ class PromptTokens:
                     if not each.special
                 ]
             )
+        self._encoded = EncodedTexts(self._tokenizer)
         added = self._tokenizer.get_added_tokens_decoder()
         self.special: Mapping[str, int] = {
             token.content: id for id, token in added.items() if token.special
@@ -69,10 +71,9 @@ class PromptTokens:
             else:
                 markers.append(each)
                 texts.append("")
-        # A batch, since only that releases the interpreter lock while it encodes.
-        encoded = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ids = array("I", encoded[0].ids)
+        encoded = self._encoded.of(texts)
+        ids = array("I", encoded[0])
         for marker, text in zip(markers, encoded[1:], strict=True):
             ids.append(marker)
-            ids.extend(text.ids)
+            ids.extend(text)
         return ids

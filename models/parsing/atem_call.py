@@ -1,0 +1,203 @@
+"""Calls as Muse Glimmer writes them: `<atem:invoke>` around `<atem:parameter>` around values."""
+
+import re
+from collections.abc import Generator, Iterator, Sequence
+from enum import Enum, auto
+from typing import Any
+
+from models.conversation import Tool
+from models.parsing.call_body import CallBody, NotACall
+from models.parsing.calls import CallWriter
+from models.parsing.events import Event
+from models.parsing.json_text import write_json
+from models.parsing.typed_values import ABSENT, Parameters
+
+_CALLS, _CALLS_END = "<atem:function_calls", "</atem:function_calls"
+_INVOKE, _INVOKE_END = "<atem:invoke", "</atem:invoke"
+_PARAMETER, _PARAMETER_END = "<atem:parameter", "</atem:parameter>"
+_NAME = re.compile(r'\bname="([^"]*)"')
+_MAX_TAG = 1000
+# Between the end of a value and the next tag; after more of it the end is none, so that nothing is
+# held back at length.
+_MAX_SPACE = 64
+
+
+class _At(Enum):
+    CALL = auto()  # before a call, or after the last one
+    PARAMETER = auto()  # before one, or before the end of the call
+    VALUE = auto()
+
+
+class AtemCalls(CallBody):
+    """A value ends where its closing tag is followed by the tag of another parameter that the tool
+    declares, or by the end of the call and nothing but a call after it; any other tag in a value is
+    text. Between its tags nothing is taken off it. Tags may have attributes beside the name.
+
+    Values that are strings and nothing else are streamed while they grow, others once they are
+    complete.
+    """
+
+    def __init__(self, tools: Sequence[Tool], writer: CallWriter) -> None:
+        super().__init__(tools, writer)
+        self._parameters = {each.name: Parameters(each.schema) for each in tools}
+        self._declared = Parameters({})
+        self._at = _At.CALL
+        self.calls = 0  # that are complete
+        self._rest = ""  # that has not been understood yet
+        self._arguments: dict[str, Any] = {}
+        self._given = set[str]()
+        self._parameter = ""
+        self._value: list[str] = []
+
+    @property
+    def closable(self) -> bool:
+        return True  # the close is a marker, and those are never a part of a value
+
+    def text(self, text: str) -> Iterator[Event]:
+        self._unread.append(text)
+        self._rest += text
+        while (yield from self._step()):
+            pass
+
+    def end(self, *, closed: bool) -> Iterator[Event]:
+        if self._at is _At.VALUE:
+            close = self._rest.find(_PARAMETER_END)
+            after = self._rest[close + len(_PARAMETER_END) :].strip()
+            if close < 0 or not f"{_INVOKE_END}>{_CALLS_END}>".startswith(_unspaced(after)):
+                raise NotACall("its last value has no end")
+            yield from self._end_value(close)
+        rest = _unspaced(self._rest)
+        if self._at is _At.PARAMETER and f"{_INVOKE_END}>".startswith(rest[: len(_INVOKE_END) + 1]):
+            self._rest = ""
+            yield from self._end_call()
+        if not self.calls:
+            raise NotACall("its tags are not complete")
+
+    def _step(self) -> Generator[Event, None, bool]:
+        """Reads on; False if more text is needed for that."""
+        if self._at is _At.VALUE:
+            return (yield from self._read_value())
+        expected = (
+            (_CALLS, _CALLS_END, _INVOKE) if self._at is _At.CALL else (_PARAMETER, _INVOKE_END)
+        )
+        found = self._tag(*expected)
+        if found is None:
+            return False
+        tag, attributes = found
+        if tag == _INVOKE:
+            yield from self._begin(_name(attributes).removesuffix(".*"))
+            self._declared = self._parameters.get(self.name or "", Parameters({}))
+            self._arguments, self._given = {}, set[str]()
+            self._at = _At.PARAMETER
+        elif tag == _PARAMETER:
+            yield from self._begin_value(_name(attributes))
+        elif tag == _INVOKE_END:
+            yield from self._end_call()
+        return True
+
+    def _tag(self, *tags: str) -> tuple[str, str] | None:
+        """The one of the tags that stands here, and its attributes; None if it may be coming."""
+        self._rest = self._rest.lstrip()
+        end = self._rest.find(">")
+        for tag in tags:
+            if end >= 0 and self._rest.startswith(tag):
+                attributes, self._rest = self._rest[len(tag) : end], self._rest[end + 1 :]
+                return tag, attributes
+        if end >= 0 or len(self._rest) > _MAX_TAG or not _may_become(self._rest, tags):
+            raise NotACall("it is not written in tags")
+        return None
+
+    def _begin_value(self, name: str) -> Iterator[Event]:
+        self._parameter = name
+        self._given.add(name)
+        self._value = []
+        self._at = _At.VALUE
+        if self._declared.is_text(name):
+            yield from self._writer.arguments(self._key() + '"')
+
+    def _read_value(self) -> Generator[Event, None, bool]:
+        close = self._rest.find(_PARAMETER_END)
+        if close < 0:
+            opens = self._rest.rfind("<")
+            tail = self._rest[opens:] if opens >= 0 else ""
+            held = len(tail) if tail and _PARAMETER_END.startswith(tail) else 0
+            yield from self._grow(len(self._rest) - held)
+            return False
+        ends = self._ends(self._rest[close + len(_PARAMETER_END) :])
+        if ends is None:
+            yield from self._grow(close)
+            return False
+        if ends:
+            yield from self._end_value(close)
+        else:
+            yield from self._grow(close + len(_PARAMETER_END))
+        return True
+
+    def _ends(self, after: str) -> bool | None:
+        """Whether a closing tag with that after it ends the value; None if that is not known."""
+        text = after.lstrip()
+        if not text or len(after) - len(text) > _MAX_SPACE:
+            return None if len(after) <= _MAX_SPACE else False
+        if text.startswith(_INVOKE_END + ">"):
+            following = text[len(_INVOKE_END) + 1 :].lstrip()
+            if following.startswith((_CALLS_END, _INVOKE + " ")):
+                return True
+            return None if _may_become(following, (_CALLS_END, _INVOKE + " ")) else False
+        if not text.startswith(_PARAMETER):
+            return None if _may_become(text, (_PARAMETER, _INVOKE_END + ">")) else False
+        tag, end, _ = text.partition(">")
+        if not end:
+            return None if len(tag) <= _MAX_TAG and "<" not in tag[1:] else False
+        name = _NAME.search(tag)
+        return name is not None and self._may_come(name[1])
+
+    def _may_come(self, name: str) -> bool:
+        return (name in self._declared.names or not self._declared.names) and (
+            name not in self._given
+        )
+
+    def _grow(self, length: int) -> Iterator[Event]:
+        piece, self._rest = self._rest[:length], self._rest[length:]
+        if piece:
+            self._value.append(piece)
+            if self._declared.is_text(self._parameter):
+                yield from self._writer.arguments(write_json(piece)[1:-1])
+
+    def _end_value(self, close: int) -> Iterator[Event]:
+        yield from self._grow(close)
+        self._rest = self._rest[len(_PARAMETER_END) :]
+        self._at = _At.PARAMETER
+        raw = "".join(self._value)
+        if self._declared.is_text(self._parameter):
+            yield from self._writer.arguments('"')
+            self._arguments[self._parameter] = raw
+            return
+        value = self._declared.value(self._parameter, raw)
+        if value is not ABSENT:
+            yield from self._writer.arguments(self._key() + write_json(value))
+            self._arguments[self._parameter] = value
+
+    def _key(self) -> str:
+        return ("," if self._arguments else "{") + write_json(self._parameter) + ":"
+
+    def _end_call(self) -> Iterator[Event]:
+        yield from self._writer.arguments("}" if self._arguments else "{}")
+        yield from self._writer.end(self._arguments)
+        self._ended()
+        self.calls += 1
+        self._at = _At.CALL
+
+
+def _name(attributes: str) -> str:
+    found = _NAME.search(attributes)
+    if found is None:
+        raise NotACall("one of its tags has no name")
+    return found[1]
+
+
+def _may_become(text: str, tags: Sequence[str]) -> bool:
+    return any(tag.startswith(text[: len(tag)]) for tag in tags)
+
+
+def _unspaced(text: str) -> str:
+    return re.sub(r"\s+", "", text)
