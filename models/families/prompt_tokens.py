@@ -33,7 +33,7 @@ class PromptTokens:
         except ValueError as error:
             raise CheckpointError(f"{checkpoint.id} cannot be served: {error}") from error
         if self.token_bytes.is_byte_level:
-            self._tokenizer.add_special_tokens(
+            self._tokenizer.add_special_tokens(  # pyright: ignore[reportUnknownMemberType]
                 [
                     AddedToken(each.content, special=True, normalized=False)
                     for each in self._tokenizer.get_added_tokens_decoder().values()

@@ -13,9 +13,19 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from models.catalog import CheckpointError, inspect
-from models.conversation import Conversation, Role, Turn
+from models.conversation import (
+    AnswerForm,
+    Conversation,
+    Role,
+    Text,
+    Thinking,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from models.families import family_of
 from models.families.family import Family
+from models.grammar.guide_spec import Constrained, Ended
 from tests.support.tiny_checkpoint import DEFAULT_SYSTEM, MARKERS, TEMPLATE
 
 TEXTS = [
@@ -105,7 +115,7 @@ def test_markers_in_a_text_are_plain_text(family: Family, tokenizer: Tokenizer, 
 )
 def test_no_text_adds_or_takes_away_a_special_token(tiny_family: Family, texts: list[str]) -> None:
     roles: list[Role] = ["system", "user", "assistant", "user"]
-    ids = _ids(tiny_family, *map(Turn, roles, texts))
+    ids = _ids(tiny_family, *map(Turn.of, roles, texts))
     plain = _ids(tiny_family, *(Turn.of(role, "x") for role in roles[: len(texts)]))
     special = range(256, 256 + len(MARKERS))
     assert _counted(ids, special) == _counted(plain, special)
@@ -141,6 +151,26 @@ def test_system_text_of_the_template_is_used_where_there_is_none(
         f"<|im_start|>system\n{DEFAULT_SYSTEM}<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\n"
     )
+
+
+def test_calls_results_and_thinking_are_readable_text(family: Family, tokenizer: Tokenizer) -> None:
+    turns = [
+        Turn.of("user", "look"),
+        Turn("assistant", (Thinking("hm"), Text("So:"), ToolCall("1", "ls", {"path": "a"}))),
+        Turn("user", (ToolResult("1", "ls", "b.py"), Text("go on"))),
+    ]
+    shown = tokenizer.decode(_ids(family, *turns), skip_special_tokens=False)
+    assert shown.endswith(
+        '<|im_start|>assistant\nSo:\n\n[called ls with {"path":"a"}]<|im_end|>\n'
+        "<|im_start|>user\n[ls answered]\nb.py\n\ngo on<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+def test_an_output_with_a_schema_is_guided_to_its_end(family: Family) -> None:
+    guide = family.guide(AnswerForm(output_schema={"type": "integer"}))
+    assert guide is not None
+    assert [type(each) for each in guide.states] == [Constrained, Ended]
+    assert family.guide(AnswerForm()) is None
 
 
 def test_the_answer_ends_where_the_model_ends_it_or_opens_a_turn(
@@ -180,7 +210,7 @@ def test_a_checkpoint_without_the_markers_is_refused_by_name(tiny: Path, tmp_pat
     shutil.copytree(tiny, folder)
     file = folder / "tokenizer.json"
     file.write_text(file.read_text().replace("<|im_start|>", "<|start|>"))
-    with pytest.raises(CheckpointError, match=r"^other .*template"):
+    with pytest.raises(CheckpointError, match=r"^other .*no special token <\|im_start\|>"):
         family_of(inspect(folder))
 
 
