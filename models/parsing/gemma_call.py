@@ -68,7 +68,7 @@ class GemmaCall(CallBody):
                 raise NotACall("it has a string where none may be")
             self._string = []
             self._json.append('"')
-        elif self._after is not None and "," in self._after:  # and now another string
+        elif self._after is not None and self._after.strip() == ",":  # a key in markers
             yield from self._end_string()
             yield from self.quote()
             return
