@@ -33,7 +33,9 @@ class Gemma4Syntax(Syntax):
     def __init__(self, form: AnswerForm, fault: Fault, opens: str) -> None:
         self._form = form
         self._writer = CallWriter(fault, streams=form.guided)
-        self._prose = Prose(leads_to_calls_thinks=form.thinking.kind == "between_tools")
+        self._prose = Prose(
+            may_call=form.may_call, leads_to_calls_thinks=form.thinking.kind == "between_tools"
+        )
         self._code = CodeSpans()
         self._call: GemmaCall | None = None
         self._at = _At.THOUGHT if opens == "thought" else _At.TEXT
@@ -71,7 +73,8 @@ class Gemma4Syntax(Syntax):
             yield from self._end_prose()
             self._at, self._name = _At.THOUGHT, ""
         elif marker == CHANNEL_END and not self._is_quoted:
-            yield from self._end_prose()
+            if self._at is _At.THOUGHT:  # otherwise it closes nothing
+                yield from self._end_prose()
             self._at = _At.TEXT
         else:
             yield from self.text(marker)

@@ -38,7 +38,9 @@ class GlimmerSyntax(Syntax):
     def __init__(self, form: AnswerForm, fault: Fault, opens: str) -> None:
         self._form = form
         self._writer = CallWriter(fault, streams=form.guided)
-        self._prose = Prose(leads_to_calls_thinks=form.thinking.kind == "between_tools")
+        self._prose = Prose(
+            may_call=form.may_call, leads_to_calls_thinks=form.thinking.kind == "between_tools"
+        )
         self._at = _At.TEXT if opens == "text" else _At.HEADER
         self._header = ""
         self._follows_text = False  # this message
