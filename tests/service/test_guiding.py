@@ -1,0 +1,95 @@
+"""What no grammar can be made of falls back where it may, and is refused where it must not."""
+
+from typing import Any
+
+import pytest
+
+from models.conversation import AnswerForm, Conversation, Tool, ToolChoice
+from models.families.family import Family, PreparedPrompt
+from models.grammar.guide_spec import Constrained, GuideSpec
+from models.grammar.lark import GrammarError
+from models.parsing.answer import AnswerParser
+from service.errors import ApiError
+from service.guiding import guided
+
+GOOD = {"type": "object", "properties": {}}
+PATHS = {"a": "tools.0", "b": "tools.2"}
+
+
+class Guiding(Family):
+    """Can make a grammar of anything but `hard` schemas, and of two tools at most."""
+
+    name = "guiding"
+    stop_ids = frozenset({0})
+
+    def render(self, conversation: Conversation) -> PreparedPrompt:
+        raise NotImplementedError
+
+    def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
+        raise NotImplementedError
+
+    def guide(self, form: AnswerForm, opens: str = "text") -> GuideSpec | None:
+        if form.output_schema and "hard" in form.output_schema:
+            raise GrammarError("is too hard")
+        for each in form.callable_tools:
+            if "hard" in each.schema:
+                raise GrammarError("is too hard", each.name)
+        if len(form.tools) > 2:
+            raise GrammarError("is too large")
+        written = ",".join(f"{each.name}:{sorted(each.schema)}" for each in form.callable_tools)
+        return GuideSpec((Constrained(written, 0),)) if form.guided else None
+
+
+def tool(name: str, schema: dict[str, Any] = GOOD, *, strict: bool = False) -> Tool:
+    return Tool(name, "", schema, strict)
+
+
+def grammar_of(spec: GuideSpec | None) -> str:
+    assert spec is not None
+    (state,) = spec.states
+    assert isinstance(state, Constrained)
+    return state.grammar
+
+
+def refusal(form: AnswerForm) -> str:
+    with pytest.raises(ApiError) as caught:
+        guided(Guiding(), form, "text", {**PATHS, "c": "tools.3"})
+    assert caught.value.status == 400
+    return caught.value.message
+
+
+def test_all_is_guided_where_it_can_be() -> None:
+    form = AnswerForm((tool("a"), tool("b", strict=True)))
+    made = guided(Guiding(), form, "text", PATHS)
+    assert (made.form, made.unguided) == (form, ())
+    assert grammar_of(made.spec) == "a:['properties', 'type'],b:['properties', 'type']"
+
+
+@pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("any"), ToolChoice("tool", "b")])
+def test_a_tool_that_cannot_be_guided_takes_any_object_and_is_checked_at_its_end(
+    choice: ToolChoice,
+) -> None:
+    form = AnswerForm((tool("a", strict=True), tool("b", {"type": "object", "hard": 1})), choice)
+    made = guided(Guiding(), form, "text", PATHS)
+    assert not made.form.guided
+    assert made.form.tools == form.tools
+    assert made.unguided == ("tools.2",)
+    assert grammar_of(made.spec).endswith("b:['type']")
+
+
+def test_a_strict_tool_that_cannot_be_guided_is_refused_by_name() -> None:
+    form = AnswerForm((tool("a"), tool("b", {"hard": 1}, strict=True)))
+    assert refusal(form) == (
+        "tools.2.strict: its schema is too hard; simplify it or leave strict out"
+    )
+
+
+def test_an_output_that_cannot_be_guided_is_refused() -> None:
+    assert refusal(AnswerForm(output_schema={"hard": 1})) == (
+        "output_config.format.schema: it is too hard"
+    )
+
+
+def test_tools_that_are_too_large_together_are_refused() -> None:
+    form = AnswerForm((tool("a"), tool("b"), tool("c")))
+    assert refusal(form) == "tools: all in all, what they accept is too large"
