@@ -115,7 +115,8 @@ class GlimmerSyntax(Syntax):
             yield from self._prose.end()
         if self._at is _At.CALLS:
             yield from self._calling(self._calls.end(closed=True))
-        self._follows_text = self._at is _At.TEXT
+        if self._at is not _At.HEADER:
+            self._follows_text = self._at is _At.TEXT
 
     def _calling(self, events: Iterator[Event]) -> Iterator[Event]:
         try:

@@ -5,6 +5,8 @@ from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any
 
+import orjson
+
 from models.conversation import Tool
 from models.parsing.call_body import CallBody, NotACall
 from models.parsing.calls import CallWriter
@@ -47,6 +49,7 @@ class AtemCalls(CallBody):
         self._arguments: dict[str, Any] = {}
         self._given = set[str]()
         self._parameter = ""
+        self._is_text = False  # its value
         self._value: list[str] = []
 
     @property
@@ -55,6 +58,9 @@ class AtemCalls(CallBody):
 
     def text(self, text: str) -> Iterator[Event]:
         self._unread.append(text)
+        if self._at is _At.VALUE and not self._rest and "<" not in text:
+            yield from self._grow(text)
+            return
         self._rest += text
         while (yield from self._step()):
             pass
@@ -112,7 +118,8 @@ class AtemCalls(CallBody):
         self._given.add(name)
         self._value = []
         self._at = _At.VALUE
-        if self._declared.is_text(name):
+        self._is_text = self._declared.is_text(name)
+        if self._is_text:
             yield from self._writer.arguments(self._key() + '"')
 
     def _read_value(self) -> Generator[Event, None, bool]:
@@ -121,16 +128,16 @@ class AtemCalls(CallBody):
             opens = self._rest.rfind("<")
             tail = self._rest[opens:] if opens >= 0 else ""
             held = len(tail) if tail and _PARAMETER_END.startswith(tail) else 0
-            yield from self._grow(len(self._rest) - held)
+            yield from self._grow_to(len(self._rest) - held)
             return False
         ends = self._ends(self._rest[close + len(_PARAMETER_END) :])
         if ends is None:
-            yield from self._grow(close)
+            yield from self._grow_to(close)
             return False
         if ends:
             yield from self._end_value(close)
         else:
-            yield from self._grow(close + len(_PARAMETER_END))
+            yield from self._grow_to(close + len(_PARAMETER_END))
         return True
 
     def _ends(self, after: str) -> bool | None:
@@ -156,19 +163,22 @@ class AtemCalls(CallBody):
             name not in self._given
         )
 
-    def _grow(self, length: int) -> Iterator[Event]:
-        piece, self._rest = self._rest[:length], self._rest[length:]
+    def _grow_to(self, place: int) -> Iterator[Event]:
+        piece, self._rest = self._rest[:place], self._rest[place:]
+        return self._grow(piece)
+
+    def _grow(self, piece: str) -> Iterator[Event]:
         if piece:
             self._value.append(piece)
-            if self._declared.is_text(self._parameter):
-                yield from self._writer.arguments(write_json(piece)[1:-1])
+            if self._is_text:
+                yield from self._writer.arguments(orjson.dumps(piece)[1:-1].decode())
 
     def _end_value(self, close: int) -> Iterator[Event]:
-        yield from self._grow(close)
+        yield from self._grow_to(close)
         self._rest = self._rest[len(_PARAMETER_END) :]
         self._at = _At.PARAMETER
         raw = "".join(self._value)
-        if self._declared.is_text(self._parameter):
+        if self._is_text:
             yield from self._writer.arguments('"')
             self._arguments[self._parameter] = raw
             return

@@ -5,6 +5,8 @@ from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, cast
 
+import orjson
+
 from models.conversation import Tool
 from models.parsing.call_body import CallBody, NotACall
 from models.parsing.calls import CallWriter
@@ -56,7 +58,10 @@ class GemmaCall(CallBody):
 
     def text(self, text: str) -> Iterator[Event]:
         self._unread.append(text)
-        yield from self._feed(text)
+        if self._string is not None and self._after is None:
+            self._in_string(text)
+        else:
+            yield from self._feed(text)
         yield from self._written()
 
     def quote(self) -> Iterator[Event]:
@@ -134,7 +139,7 @@ class GemmaCall(CallBody):
 
     def _in_string(self, text: str) -> None:
         cast(list[str], self._string).append(text)
-        self._json.append(write_json(text)[1:-1])
+        self._json.append(orjson.dumps(text)[1:-1].decode())
 
     def _end_string(self) -> Iterator[Event]:
         string, after = "".join(cast(list[str], self._string)), self._after or ""
