@@ -31,14 +31,32 @@ def guided(family: Family, form: AnswerForm, opens: str, paths: Mapping[str, str
         if error.tool is None and form.output_schema is not None:
             raise ApiError.invalid(f"output_config.format.schema: it {error}") from error
     tools = tuple(_within_grammar(family, form, opens, each, paths) for each in form.tools)
-    unguided = tuple(
-        paths[each.name] for each, its in zip(tools, form.tools, strict=True) if each is not its
-    )
     try:
-        spec = family.guide(replace(form, tools=tools), opens)
+        return _in_part(family, form, opens, tools, paths)
+    except GrammarError as error:  # each for itself is well, but there are too many
+        strict = next((each for each in form.tools if each.strict), None)
+        if strict:
+            raise _too_strict(paths[strict.name], f"with all others {error}") from error
+    try:
+        return _in_part(family, form, opens, tuple(map(_of_anything, tools)), paths)
     except GrammarError as error:
-        raise ApiError.invalid(f"tools: all in all, what they accept {error}") from error
-    return Guided(spec, replace(form, guided=False), unguided)
+        raise ApiError.invalid(f"tools: what they accept {error}; send fewer") from error
+
+
+def _in_part(
+    family: Family,
+    form: AnswerForm,
+    opens: str,
+    tools: tuple[Tool, ...],
+    paths: Mapping[str, str],
+) -> Guided:
+    """Guided by other tools in the stead of some of the form's. Raises GrammarError."""
+    unguided = tuple(
+        paths[each.name] for each, its in zip(form.tools, tools, strict=True) if each is not its
+    )
+    return Guided(
+        family.guide(replace(form, tools=tools), opens), replace(form, guided=False), unguided
+    )
 
 
 def _within_grammar(
@@ -49,8 +67,14 @@ def _within_grammar(
         family.guide(AnswerForm((tool,), thinking=form.thinking), opens)
     except GrammarError as error:
         if tool.strict:
-            raise ApiError.invalid(
-                f"{paths[tool.name]}.strict: its schema {error}; simplify it or leave strict out"
-            ) from error
-        return replace(tool, schema={"type": "object"})
+            raise _too_strict(paths[tool.name], str(error)) from error
+        return _of_anything(tool)
     return tool
+
+
+def _of_anything(tool: Tool) -> Tool:
+    return replace(tool, schema={"type": "object"})
+
+
+def _too_strict(path: str, why: str) -> ApiError:
+    return ApiError.invalid(f"{path}.strict: its schema {why}; simplify it or leave strict out")

@@ -17,7 +17,7 @@ PATHS = {"a": "tools.0", "b": "tools.2"}
 
 
 class Guiding(Family):
-    """Can make a grammar of anything but `hard` schemas, and of two tools at most."""
+    """Can make a grammar of anything but `hard` schemas, and of so many keys of schemas."""
 
     name = "guiding"
     stop_ids = frozenset({0})
@@ -34,7 +34,7 @@ class Guiding(Family):
         for each in form.callable_tools:
             if "hard" in each.schema:
                 raise GrammarError("is too hard", each.name)
-        if len(form.tools) > 2:
+        if sum(len(each.schema) for each in form.tools) > 4:
             raise GrammarError("is too large")
         written = ",".join(f"{each.name}:{sorted(each.schema)}" for each in form.callable_tools)
         return GuideSpec((Constrained(written, 0),)) if form.guided else None
@@ -53,7 +53,7 @@ def grammar_of(spec: GuideSpec | None) -> str:
 
 def refusal(form: AnswerForm) -> str:
     with pytest.raises(ApiError) as caught:
-        guided(Guiding(), form, "text", {**PATHS, "c": "tools.3"})
+        guided(Guiding(), form, "text", {**PATHS, "c": "tools.3", "d": "d", "e": "e"})
     assert caught.value.status == 400
     return caught.value.message
 
@@ -90,6 +90,17 @@ def test_an_output_that_cannot_be_guided_is_refused() -> None:
     )
 
 
-def test_tools_that_are_too_large_together_are_refused() -> None:
+def test_tools_that_are_too_large_together_take_any_object() -> None:
     form = AnswerForm((tool("a"), tool("b"), tool("c")))
-    assert refusal(form) == "tools: all in all, what they accept is too large"
+    made = guided(Guiding(), form, "text", {**PATHS, "c": "tools.3"})
+    assert made.unguided == ("tools.0", "tools.2", "tools.3")
+    assert grammar_of(made.spec) == "a:['type'],b:['type'],c:['type']"
+
+
+def test_tools_that_are_too_large_together_are_refused_where_that_is_no_choice() -> None:
+    strict = AnswerForm((tool("a"), tool("b"), tool("c", strict=True)))
+    assert refusal(strict) == (
+        "tools.3.strict: its schema with all others is too large; simplify it or leave strict out"
+    )
+    many = AnswerForm(tuple(tool(name) for name in "abcde"))
+    assert refusal(many) == "tools: what they accept is too large; send fewer"
