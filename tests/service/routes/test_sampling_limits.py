@@ -1,5 +1,6 @@
 """Sampling and limits: out of range is refused with the path, and the extremes still answer."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from models.catalog import inspect
 from tests.support.messages import body
 from tests.support.refusals import refused
-from tests.support.running import real_service
+from tests.support.running import Running, real_service
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"temperature": 2}, "temperature: Input should be less than or equal to 1"),
@@ -47,6 +49,23 @@ def test_what_is_out_of_range_is_refused_with_its_path(
     for streaming in (False, True):
         response = client.post("/v1/messages", json=body(**{"stream": streaming, **fields}))
         assert refused(response).startswith(message)
+
+
+@pytest.mark.parametrize("version", ["2026-10-21", "2023-06-01", None])
+def test_sampling_is_the_models_own_unless_it_is_given(
+    tiny: Path, service: Running, client: httpx.Client, version: str | None
+) -> None:
+    headers = {"anthropic-version": version} if version else {}
+
+    def used(**fields: Any) -> tuple[Any, ...]:
+        response = client.post("/v1/messages", json=body(**fields), headers=headers)
+        (file,) = service.data_dir.glob(f"runs/*/*/*/{response.headers['mererun-run']}/prompt.json")
+        kept = json.loads(file.read_text())
+        return kept["temperature"], kept["top_p"], kept["top_k"]
+
+    own = inspect(tiny).sampling
+    assert used() == (own.temperature, own.top_p, own.top_k)
+    assert used(temperature=0.25, top_p=0.5, top_k=7) == (0.25, 0.5, 7)
 
 
 def test_max_tokens_must_be_given(client: httpx.Client) -> None:
