@@ -22,6 +22,7 @@ class CallBody(ABC):
 
     def __init__(self, tools: Sequence[Tool], writer: CallWriter) -> None:
         self.name: str | None = None
+        self.calls = 0  # that are complete
         self._tools = tools
         self._writer = writer
         self._unread: list[str] = []
@@ -50,4 +51,5 @@ class CallBody(ABC):
 
     def _ended(self) -> None:
         self.name = None
+        self.calls += 1
         self._unread.clear()

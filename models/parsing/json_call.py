@@ -34,7 +34,6 @@ class JsonCalls(CallBody):
 
     def __init__(self, tools: Sequence[Tool], writer: CallWriter, *, strict: bool = False) -> None:
         super().__init__(tools, writer)
-        self.calls = 0  # that are complete
         self._strict = strict
         self._in_list = False
         self._expects = _Expects.CALL
@@ -128,7 +127,6 @@ class JsonCalls(CallBody):
             raise NotACall("its arguments are not an object")
         yield from self._writer.end(cast(dict[str, Any], arguments))
         self._ended()
-        self.calls += 1
         self._expects = _Expects.CALL
 
 

@@ -66,10 +66,8 @@ class Prose:
             self._space.append(text)
             return ""
         rest = text[len(shown) :]
-        if self._begun or keeps_space:
-            shown = "".join((*self._space, shown))
-        else:
-            shown = shown.lstrip()
+        is_whole = self._begun or keeps_space
+        shown = "".join((*self._space, shown)) if is_whole else shown.lstrip()
         self._space = [rest] if rest and holds else []
         self._begun = True
         return shown if holds else shown + rest

@@ -52,7 +52,6 @@ class XmlCalls(CallBody):
         super().__init__(tools, writer)
         self._schemas = {each.name: each.schema for each in tools}
         self._declared = Parameters({})
-        self._calls = 0  # that are complete
         self._at = _At.CALL
         self._rest = ""  # what was read, understood up to a place
         self._place = 0
@@ -87,7 +86,7 @@ class XmlCalls(CallBody):
         if self._at is _At.PARAMETER and ends:
             self._place = len(self._rest)
             yield from self._end_call()
-        if self._at is not _At.CALL or not self._calls or self._rest[self._place :].strip():
+        if self._at is not _At.CALL or not self.calls or self._rest[self._place :].strip():
             raise NotACall("its tags are not complete")
 
     def _step(self) -> Generator[Event, None, bool]:
@@ -150,7 +149,6 @@ class XmlCalls(CallBody):
         yield from self._writer.arguments("}" if self._arguments else "{}")
         yield from self._writer.end(self._arguments)
         self._ended()
-        self._calls += 1
         self._at = _At.CALL
 
     def _begin_value(self, name: str) -> Iterator[Event]:

@@ -25,6 +25,7 @@ from models.conversation import (
 )
 from models.families import family_of
 from models.families.family import Family
+from models.families.llama import LlamaFamily
 from models.grammar.guide_spec import Constrained, Ended
 from tests.support.tiny_checkpoint import DEFAULT_SYSTEM, MARKERS, TEMPLATE
 
@@ -202,7 +203,7 @@ def test_a_checkpoint_with_another_template_is_refused_by_name(
 ) -> None:
     folder = _copy_with_template(tiny, tmp_path / "other", template)
     with pytest.raises(CheckpointError, match=r"^other .*template"):
-        family_of(inspect(folder))
+        LlamaFamily(inspect(folder))
 
 
 def test_a_checkpoint_without_the_markers_is_refused_by_name(tiny: Path, tmp_path: Path) -> None:
@@ -211,7 +212,7 @@ def test_a_checkpoint_without_the_markers_is_refused_by_name(tiny: Path, tmp_pat
     file = folder / "tokenizer.json"
     file.write_text(file.read_text().replace("<|im_start|>", "<|start|>"))
     with pytest.raises(CheckpointError, match=r"^other .*no special token <\|im_start\|>"):
-        family_of(inspect(folder))
+        LlamaFamily(inspect(folder))
 
 
 def _copy_with_template(tiny: Path, folder: Path, template: str) -> Path:
