@@ -1,11 +1,15 @@
 """Calls, results and thinking of earlier answers as turns."""
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from models.conversation import Block, Text, Thinking, ToolCall, ToolResult
+from models.conversation import Block, Conversation, Text, Thinking, ToolCall, ToolResult
+from service.errors import ApiError
 from service.wire.requests import BaseRequest, CountTokensRequest, MessagesRequest
 from tests.service.requests.served import (
     ABLE,
@@ -307,3 +311,67 @@ def test_a_last_assistant_message_must_end_with_text_or_say_nothing() -> None:
         "assistant",
         [Thinking("x"), Text("y")],
     )
+
+
+ids = st.sampled_from("123")
+texts = st.builds(text, st.sampled_from(["", "a", " \n"]))
+messages = st.one_of(
+    st.builds(user, st.lists(texts | st.builds(result, ids, st.just("r")), max_size=4)),
+    st.builds(
+        assistant, st.lists(texts | st.builds(call, ids) | st.just(thought("t")), max_size=4)
+    ),
+    st.builds(system, st.sampled_from(["", "s"])),
+)
+
+
+def check_normal(conversation: Conversation) -> None:
+    """What `Conversation` and `Turn` promise to families."""
+    for turn, following in pairwise((*conversation.turns, None)):
+        assert turn is not None
+        kinds = [type(each) for each in turn.blocks]
+        assert (Text, Text) not in pairwise(kinds)
+        assert all(each.text for each in turn.blocks if isinstance(each, Text))
+        match turn.role:
+            case "system":
+                assert kinds == [Text]
+            case "user":
+                assert kinds in (
+                    [ToolResult] * len(kinds),
+                    [ToolResult] * (len(kinds) - 1) + [Text],
+                )
+            case "assistant":
+                assert ToolResult not in kinds
+        calls = [each.id for each in turn.blocks if isinstance(each, ToolCall)]
+        results = [
+            each.call_id
+            for each in (following.blocks if following else ())
+            if isinstance(each, ToolResult)
+        ]
+        assert results == calls
+        assert following is None or following.role != turn.role
+    if conversation.prefills:
+        assert isinstance(conversation.turns[-1].blocks[-1], Text)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(messages, max_size=8))
+def test_any_history_holds_together_or_is_refused(messages: list[Any]) -> None:
+    refused: list[str] = []
+    try:
+        check_normal(prepared(messages=messages).conversation)
+    except ApiError as error:
+        refused.append(error.message)
+    assert all(each.startswith("messages") for each in refused)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.lists(messages, max_size=8))
+def test_what_was_said_keeps_its_place(messages: list[Any]) -> None:
+    so_far: list[tuple[str, list[Block]]] = []
+    for end in range(1, len(messages) + 1):
+        try:
+            now = turns(*messages[:end])
+        except ApiError:
+            continue
+        assert now[: len(so_far) - 1] == so_far[:-1]
+        so_far = now
