@@ -89,7 +89,6 @@ class Admission:
             joined = await self._joined(caller) if caller.idempotency_key else None
             if joined is not None:
                 return joined
-            self._check_room()
             try:
                 return await self._admitted(received, request, prompt, caller)
             except DuplicateKey:  # the same request came in meanwhile
@@ -104,13 +103,16 @@ class Admission:
     ) -> Reading:
         suffix, now = new_suffix(), time.time()
         run = self._preparation.run(f"run_{suffix}", request, prompt, caller.api_key or "")
-        record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
         message_id = f"msg_{suffix}"
+        # The schemas of a hundred tools take a while.
+        answer = await to_thread.run_sync(self._preparation.answer, run, prompt.plan, message_id)
+        self._check_room()
+        record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
         live = LiveJob(
             run=run,
             message_id=message_id,
             model=self._model,
-            answer=self._preparation.answer(run, prompt.plan, message_id),
+            answer=answer,
             journal=Journal(record, content=self._settings.record_content),
             is_background=False,
             queued_at=now,

@@ -1,42 +1,19 @@
 """One answer as it is generated: token ids in, pieces of content out, and how it ended."""
 
-from collections.abc import Callable, Iterable, Iterator
-from enum import Enum, auto
+from collections.abc import Iterable, Iterator
 
 from models.engine.protocol import ids_of
 from models.parsing import events
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
-from service.ids import call_id
 from service.requests.answer_plan import AnswerPlan
+from service.scheduling.blocks import Blocks, Sign
 from service.wire.responses import StopReason
-from storage.answer_pieces import (
-    CallArguments,
-    CallEnd,
-    CallStart,
-    Piece,
-    Signature,
-    TextPiece,
-    ThinkingPiece,
-)
-
-# A thinking text and its number among those of the message, from 0, to its signature. The same
-# whenever it is asked, since an answer that is read again is to be the same.
-Sign = Callable[[str, int], str]
-
-
-class _Open(Enum):
-    TEXT = auto()
-    THINKING = auto()
-    CALL = auto()
+from storage.answer_pieces import Piece
 
 
 class Answer:
-    """The same whether its ids come from the engine now or from a record of earlier times.
-
-    A text or thinking block begins with the first piece of it that is not white space, so that
-    there is none that has nothing to say.
-    """
+    """The same whether its ids come from the engine now or from a record of earlier times."""
 
     def __init__(
         self,
@@ -59,15 +36,8 @@ class Answer:
         self._parser = parser
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
-        self._message_id = message_id
-        self._sign = sign
-        self._shows_thinking = plan.display != "omitted"
         self._parallel = plan.form.choice.parallel
-        self._makes_notes = plan.form.thinking.kind == "between_tools"
-        self._open: _Open | None = None
-        self._held: list[str] = []  # the beginning of a block that may come to nothing
-        self._thought: list[str] = []  # the open thinking block
-        self._thoughts = self._calls = 0
+        self._blocks = Blocks(plan, message_id, sign)
 
     @property
     def is_over(self) -> bool:
@@ -87,14 +57,14 @@ class Answer:
             if self.is_over:
                 break
             taken.append(token)
-            self.ids.append(token)
             if token in self._stop_ids:
                 shown += self._end("end_turn")
                 continue
             shown += self._read(self._parser.feed(token))
             self.ended_early = self.is_over
-            if not self.is_over and len(self.ids) == self._max_tokens:
+            if not self.is_over and len(self.ids) + len(taken) == self._max_tokens:
                 shown += self._end("max_tokens")
+        self.ids.extend(taken)
         self.pieces += shown
         return taken, shown
 
@@ -113,86 +83,26 @@ class Answer:
             if self.is_over:
                 return
             match event:
-                case events.TextDelta(text):
-                    yield from self._text(text)
-                case events.ThinkingDelta(text):
-                    yield from self._thinking(text)
-                case events.ThinkingEnd():
-                    yield from self._close_thinking()
-                case events.CallStart(name):
-                    yield from self._start_call(name)
-                case events.CallArguments(json):
-                    yield CallArguments(json)
-                case events.CallEnd():
-                    self._open = None
-                    self._calls += 1
-                    yield CallEnd()
-                    if not self._parallel:
-                        yield from self._finish("tool_use")
                 case events.InvalidCall(name, why):
                     self.fault = ApiError.internal(
                         f"the model called {name} in a way that cannot be published: {why}; "
-                        "ask again, or have the service keep calls to their schemas"
+                        "ask again, or serve it with `--grammar on`"
                     )
                 case events.Stopped(sequence):
                     yield from self._finish("stop_sequence", sequence)
-
-    def _text(self, text: str) -> Iterator[Piece]:
-        yield from self._close_thinking()
-        self._held.append(text)
-        if self._makes_notes or (self._open is None and text.isspace()):
-            return  # what comes next tells what it is
-        yield from self._said()
-
-    def _said(self) -> Iterator[Piece]:
-        """What was held back of a text, now that it is one."""
-        text = "".join(self._held)
-        self._held.clear()
-        if text and (self._open is _Open.TEXT or not text.isspace()):
-            self._open = _Open.TEXT
-            yield TextPiece(text)
-
-    def _thinking(self, text: str) -> Iterator[Piece]:
-        if not self._thought:
-            yield from self._said()
-            self._open = None
-        self._thought.append(text)
-        if self._open is None:
-            if text.isspace():
-                return
-            self._open, text = _Open.THINKING, "".join(self._thought)
-            if not self._shows_thinking:
-                yield ThinkingPiece("")
-        if self._shows_thinking:
-            yield ThinkingPiece(text)
-
-    def _close_thinking(self) -> Iterator[Piece]:
-        if self._open is _Open.THINKING:
-            yield Signature(self._sign("".join(self._thought), self._thoughts))
-            self._thoughts += 1
-            self._open = None
-        self._thought.clear()
-
-    def _start_call(self, name: str) -> Iterator[Piece]:
-        yield from self._close_thinking()
-        if self._makes_notes and self._held:
-            note = "".join(self._held)
-            self._held.clear()
-            yield from self._thinking(note)
-            yield from self._close_thinking()
-        self._held.clear()
-        self._open = _Open.CALL
-        yield CallStart(call_id(self._message_id, self._calls), name)
+                case _:
+                    yield from self._blocks.take(event)
+                    if isinstance(event, events.CallEnd) and not self._parallel:
+                        yield from self._finish("tool_use")
 
     def _finish(self, reason: StopReason, sequence: str | None = None) -> Iterator[Piece]:
         """However it ended: whoever gets a call has to run it, unless another was cut short."""
-        yield from self._close_thinking()
-        yield from self._said()
-        if self._open is _Open.CALL and reason != "max_tokens":
+        yield from self._blocks.end()
+        if self._blocks.in_call and reason != "max_tokens":
             self.fault = ApiError.internal(
                 "the model ended its answer in the middle of a call; ask again"
             )
-        elif self._calls and self._open is not _Open.CALL:
+        elif self._blocks.calls and not self._blocks.in_call:
             self.stop_reason = "tool_use"
         else:
             self.stop_reason, self.stop_sequence = reason, sequence

@@ -133,7 +133,9 @@ class Revival:
         ):
             raise LeaseLost(f"the lease of {job.id} was lost")
         failpoint("prepared")
-        answer = self._preparation.answer(run, prompt.plan, job.message_id)
+        answer = await to_thread.run_sync(
+            self._preparation.answer, run, prompt.plan, job.message_id
+        )
         return self._live(job, run, answer, record)
 
     async def _begin_record(

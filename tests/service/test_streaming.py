@@ -27,7 +27,6 @@ ANSWERS = {
     "thinking and a call": said(f"<think>a</think>\n\n{LS}{END}"),
     "hidden thinking": said(f"<think>secret</think>a{END}", display="omitted"),
     "thinking that was cut": said("<think>abcdef", max_tokens=4),
-    "notes": said(f"first{LS}then{NOW}done{END}", thinking="between_tools"),
     "one call": said(f"a{LS}{NOW}b{END}", parallel=False),
     "a stop sequence": said("<think>STOP</think>ab STOP", stop_sequences=("STOP",)),
 }

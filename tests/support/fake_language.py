@@ -1,16 +1,20 @@
 """A language for answers that no family speaks: markers in angle brackets, calls as `name:JSON`.
 
-Each other character is one token; a call is written `<call>run:{"cmd":"ls"}</call>`.
+Each byte but theirs is one token; a call is written `<call>run:{"cmd":"ls"}</call>`.
 """
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import orjson
 from tokenizers import AddedToken
 
-from models.conversation import AnswerForm, ThinkingMode, ToolChoice
+from models.catalog import Checkpoint
+from models.conversation import AnswerForm, ToolChoice
+from models.families.family import Capabilities
+from models.families.llama import LlamaFamily
 from models.parsing.answer import AnswerParser
 from models.parsing.calls import CallWriter
 from models.parsing.events import Event, TextDelta, ThinkingDelta, ThinkingEnd
@@ -18,14 +22,43 @@ from models.parsing.syntax import Syntax
 from models.parsing.token_text import TokenBytes
 from service.requests.answer_plan import AnswerPlan, Display
 from service.scheduling.answer import Answer
-from tests.support.tiny_checkpoint import byte_tokenizer
+from tests.support.tiny_checkpoint import byte_tokenizer, write_tiny_checkpoint
 
-ThinkingKind = Literal["disabled", "adaptive", "between_tools"]
 MARKERS = ("<think>", "</think>", "<call>", "</call>")
 END = "<|im_end|>"
 _TOKENIZER = byte_tokenizer()
 _TOKENIZER.add_special_tokens([AddedToken(each, special=True) for each in MARKERS])
+_IDS = {_TOKENIZER.token_to_id(each): each for each in MARKERS}
 _BYTES = TokenBytes(_TOKENIZER)
+
+
+class FakeFamily(LlamaFamily):
+    """Prompts of the llama family, answers in this language. With `guided` calls are shown as they
+    grow, though nothing guides them."""
+
+    name = "fake"
+    capabilities = Capabilities(
+        tools=True, thinking=frozenset(["adaptive", "enabled", "between_tools"])
+    )
+
+    def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
+        return AnswerParser(
+            _BYTES,
+            _Language(streams=form.guided),
+            markers=_IDS,
+            stop_sequences=form.stop_sequences,
+        )
+
+
+def write_fake_checkpoint(folder: Path) -> Path:
+    """For the scripted engine only: its weights know nothing of the markers."""
+    write_tiny_checkpoint(folder, context_tokens=16_384)
+    _TOKENIZER.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def speaks_it(checkpoint: Checkpoint) -> bool:
+    return MARKERS[0] in (checkpoint.path / "tokenizer.json").read_text()
 
 
 def ids_of(text: str) -> list[int]:
@@ -38,18 +71,15 @@ def answer(
     streams: bool = True,
     stop_sequences: tuple[str, ...] = (),
     parallel: bool = True,
-    thinking: ThinkingKind = "disabled",
     display: Display = "summarized",
     message_id: str = "msg_1",
 ) -> Answer:
     """An answer of which nothing is there yet; with `streams` its calls are shown as they grow."""
     form = AnswerForm(
         choice=ToolChoice(parallel=parallel),
-        thinking=ThinkingMode(thinking),
         stop_sequences=stop_sequences,
     )
-    ids = {_TOKENIZER.token_to_id(each): each for each in MARKERS}
-    parser = AnswerParser(_BYTES, _Language(streams), markers=ids, stop_sequences=stop_sequences)
+    parser = AnswerParser(_BYTES, _Language(streams), markers=_IDS, stop_sequences=stop_sequences)
     return Answer(
         parser,
         (_TOKENIZER.token_to_id(END),),

@@ -1,7 +1,9 @@
 """What tests of a job's life need: raw connections, waiting for a state, and checks at the end."""
 
 import json
+import os
 import re
+import signal
 import socket
 import sqlite3
 import struct
@@ -106,6 +108,20 @@ class Connection:
         """As a machine does that has lost the connection: RST."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
+
+
+def end(service: Running, how: str) -> None:
+    """End the service or its engine; afterwards there is one again."""
+    if how == "engine":
+        os.kill(service.engine_pid(), signal.SIGKILL)
+        return
+    if how == "kill":
+        engines = psutil.Process(service.process.pid).children()
+        service.kill()
+        psutil.wait_procs(engines, 10)
+    else:
+        assert service.stop() == 0
+    service.start()
 
 
 def open_runs(service: Running) -> list[dict[str, Any]]:

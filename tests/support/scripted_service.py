@@ -7,8 +7,12 @@ from pathlib import Path
 
 import anyio
 
-from service.serving import serve
+from models.catalog import Checkpoint
+from models.families import family_of
+from models.families.family import Family
+from service import serving
 from service.settings import Settings
+from tests.support.fake_language import FakeFamily, speaks_it
 
 _ENGINE = (sys.executable, "-m", "tests.support.scripted_engine")
 
@@ -20,8 +24,13 @@ def main() -> None:
     anyio.run(_serve, Settings(**{**given, **paths}))
 
 
+def _family_of(checkpoint: Checkpoint) -> Family:
+    return FakeFamily(checkpoint) if speaks_it(checkpoint) else family_of(checkpoint)
+
+
 async def _serve(settings: Settings) -> None:
-    await serve(settings, lambda url, checkpoint: None, engine_command=_ENGINE)
+    serving.family_of = _family_of
+    await serving.serve(settings, lambda url, checkpoint: None, engine_command=_ENGINE)
 
 
 _PATHS = {"data_dir", "ready_file", "api_key_file"}

@@ -103,6 +103,10 @@ def _usage(stored: StoredRun, response: dict[str, Any] | None) -> Iterator[str]:
                 yield f"    of it {usage[name]:>8} {name}"
     output = "-" if job.output_tokens is None else job.output_tokens
     yield f"  output   {output:>8} tokens of {job.max_tokens} asked for"
+    if response is not None:
+        details = response["message"]["usage"].get("output_tokens_details", {})
+        if thinking := details.get("thinking_tokens"):
+            yield f"    of it {thinking:>8} thinking"
 
 
 def _error(stored: StoredRun) -> Iterator[str]:

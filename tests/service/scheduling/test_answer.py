@@ -45,6 +45,7 @@ CASES: list[tuple[str, list[dict[str, Any]], str]] = [
         "end_turn",
     ),
     ("<think></think>a", [text("a")], "end_turn"),
+    ("\n<think>a</think>b\n<think>\n</think>c", [thinking("a"), text("b\nc")], "end_turn"),
     ("<think>\n\n</think>\n<think> b</think>", [thinking(" b")], "end_turn"),
     (f"{LS}<think>why", [RUN, thinking("why")], "tool_use"),
     ("<think>plan", [thinking("plan")], "end_turn"),
@@ -172,37 +173,6 @@ def test_a_call_that_must_not_be_published_ends_the_answer_and_says_why() -> Non
     assert (made.fault.status, made.fault.type) == (500, "api_error")
     assert "run" in made.fault.message
     assert "an argument is bad" in made.fault.message
-
-
-@pytest.mark.parametrize(
-    ("written", "content"),
-    [
-        ("hello", [text("hello")]),
-        (f"first this{LS}", [thinking("first this"), RUN]),
-        (f"\n{LS}\n{NOW}", [RUN, LOOK]),
-        (
-            f"one{LS}two{NOW}three",
-            [thinking("one", 0), RUN, thinking("two", 1), LOOK, text("three")],
-        ),
-        (f"a<think>b</think>c{LS}", [text("a"), thinking("b"), thinking("c", 1), RUN]),
-    ],
-)
-def test_notes_between_calls_come_back_as_thinking(
-    written: str, content: list[dict[str, Any]]
-) -> None:
-    made = said(written + END, thinking="between_tools")
-    assert content_of(made.pieces) == content
-    assert made.fault is None
-
-
-def test_a_note_is_held_until_it_is_known_to_be_one() -> None:
-    made = answer(thinking="between_tools")
-    assert made.take(ids_of("a note"))[1] == []
-    assert made.take(ids_of("<call>run:"))[1] != []
-    stopped = said("a STOP", thinking="between_tools", stop_sequences=("STOP",))
-    assert content_of(stopped.pieces) == [text("a ")]
-    cut = said("abc", thinking="between_tools", max_tokens=2)
-    assert (content_of(cut.pieces), cut.stop_reason) == ([text("ab")], "max_tokens")
 
 
 def test_an_engine_without_room_ends_an_answer_once() -> None:

@@ -1,14 +1,11 @@
 """A run that was interrupted goes on from its last token, to the answer it would have had."""
 
-import os
-import signal
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import anyio
-import psutil
 import pytest
 
 from storage.database import Database
@@ -19,6 +16,7 @@ from tests.support.lives import (
     assert_answers,
     assert_one_at_a_time,
     assert_stops_well,
+    end,
     ended,
     moves,
     recorded_events,
@@ -43,20 +41,6 @@ def service(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 @pytest.fixture
 def go(tmp_path: Path) -> Path:
     return tmp_path / "go"
-
-
-def end(service: Running, how: str) -> None:
-    """End the service or its engine; afterwards there is one again."""
-    if how == "engine":
-        os.kill(service.engine_pid(), signal.SIGKILL)
-        return
-    if how == "kill":
-        engines = psutil.Process(service.process.pid).children()
-        service.kill()
-        psutil.wait_procs(engines, 10)
-    else:
-        assert service.stop() == 0
-    service.start()
 
 
 def generated(service: Running, run: dict[str, Any]) -> list[int]:
