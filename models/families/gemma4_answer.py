@@ -47,17 +47,14 @@ class Gemma4Syntax(Syntax):
         return self._at is _At.THOUGHT
 
     def text(self, text: str) -> Iterator[Event]:
-        match self._at:
-            case _At.TEXT:
-                self._code.feed(text)
-                yield from self._prose.text(text)
-            case _At.THOUGHT:
-                yield from self._thought(text)
-            case _At.CALL:
-                assert self._call is not None
-                yield from self._calling(self._call.text(text))
-            case _At.OVER:
-                pass
+        if self._at is _At.TEXT:
+            self._code.feed(text)
+            yield from self._prose.text(text)
+        elif self._at is _At.CALL:
+            assert self._call is not None
+            yield from self._calling(self._call.text(text))
+        elif self._at is _At.THOUGHT:
+            yield from self._thought(text)
 
     def marker(self, marker: str) -> Iterator[Event]:
         if self._at is _At.CALL:

@@ -51,19 +51,16 @@ class GlimmerSyntax(Syntax):
         return self._at is _At.THOUGHT
 
     def text(self, text: str) -> Iterator[Event]:
-        match self._at:
-            case _At.HEADER:
-                self._header += text
-                if len(self._header) > _MAX_HEADER or "\n" in self._header.strip():
-                    yield from self._begin_text(self._header)
-            case _At.THOUGHT:
-                yield from self._prose.thinking(text)
-            case _At.TEXT:
-                yield from self._prose.text(text)
-            case _At.CALLS:
-                yield from self._calling(self._calls.text(text))
-            case _At.AFTER_CALLS | _At.OVER:
-                pass
+        if self._at is _At.CALLS:
+            yield from self._calling(self._calls.text(text))
+        elif self._at is _At.TEXT:
+            yield from self._prose.text(text)
+        elif self._at is _At.THOUGHT:
+            yield from self._prose.thinking(text)
+        elif self._at is _At.HEADER:
+            self._header += text
+            if len(self._header) > _MAX_HEADER or "\n" in self._header.strip():
+                yield from self._begin_text(self._header)
 
     def marker(self, marker: str) -> Iterator[Event]:
         match self._at, marker:

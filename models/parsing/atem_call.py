@@ -59,7 +59,9 @@ class AtemCalls(CallBody):
     def text(self, text: str) -> Iterator[Event]:
         self._unread.append(text)
         if self._at is _At.VALUE and not self._rest and "<" not in text:
-            yield from self._grow(text)
+            self._value.append(text)
+            if self._is_text:
+                yield from self._writer.arguments(orjson.dumps(text)[1:-1].decode())
             return
         self._rest += text
         while (yield from self._step()):

@@ -18,7 +18,12 @@ _OPENING = "call:"
 _MAX_NAME = 300
 _SPACE = " \t\r\n"
 _BARE = re.compile(r"[^\s,:{}\[\]]*")
-_WORDS = {"none": "null", "true": "true", "false": "false", "null": "null"}
+_WORDS = {
+    "none": (None, "null"),
+    "null": (None, "null"),
+    "true": (True, "true"),
+    "false": (False, "false"),
+}
 # What makes the marker before it the end of a value in an object: the end of that, or the next
 # key. Then what may still become one.
 _AFTER_VALUE = re.compile(r"\s*(?:\}|,\s*[^\s,:{}\[\]]+\s*:)")
@@ -59,9 +64,10 @@ class GemmaCall(CallBody):
     def text(self, text: str) -> Iterator[Event]:
         self._unread.append(text)
         if self._string is not None and self._after is None:
-            self._in_string(text)
-        else:
-            yield from self._feed(text)
+            self._string.append(text)
+            yield from self._writer.arguments(_in_json(text))
+            return
+        yield from self._feed(text)
         yield from self._written()
 
     def quote(self) -> Iterator[Event]:
@@ -139,7 +145,7 @@ class GemmaCall(CallBody):
 
     def _in_string(self, text: str) -> None:
         cast(list[str], self._string).append(text)
-        self._json.append(orjson.dumps(text)[1:-1].decode())
+        self._json.append(_in_json(text))
 
     def _end_string(self) -> Iterator[Event]:
         string, after = "".join(cast(list[str], self._string)), self._after or ""
@@ -192,8 +198,8 @@ class GemmaCall(CallBody):
             self._json.append(write_json(word))
             self._end_key(word)
         elif self._expects is _Expects.VALUE:
-            value = _value(word)
-            self._json.append(write_json(value))
+            value, json = _value(word)
+            self._json.append(json)
             self._end_value(value)
         else:
             raise NotACall("its arguments are broken")
@@ -230,8 +236,16 @@ class GemmaCall(CallBody):
         yield from self._writer.arguments(json)
 
 
-def _value(word: str) -> Any:
+def _in_json(text: str) -> str:
+    return orjson.dumps(text)[1:-1].decode()
+
+
+def _value(word: str) -> tuple[Any, str]:
+    """What a word says, and its JSON."""
+    if (found := _WORDS.get(word.lower())) is not None:
+        return found
     try:
-        return read_json(_WORDS.get(word.lower(), word))
+        return read_json(word), word
     except ValueError:
-        return word  # a string that was left without its markers: whoever validates may say so
+        # A string that was left without its markers: whoever validates the call may say so.
+        return word, write_json(word)
