@@ -4,6 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from models.conversation import AnswerForm, Effort, ThinkingMode
+from models.grammar.schemas import SchemaError
+from models.grammar.validation import Validator
 from service.errors import ApiError
 from service.requests.answer_plan import Display
 from service.requests.served import Served
@@ -106,4 +108,8 @@ def _output_schema(request: BaseRequest, served: Served) -> dict[str, Any] | Non
             "output_config.format: it needs the grammar, which is off here; describe the format in"
             " the prompt, or start the service with --grammar on"
         )
+    try:
+        Validator(wanted.json_schema)
+    except SchemaError as error:
+        raise ApiError.invalid(f"output_config.format.schema: the schema {error}") from error
     return wanted.json_schema

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.conversation import Tool, ToolChoice
-from models.grammar.schemas import SchemaError, prepared_object
+from models.grammar.schemas import SchemaError
+from models.grammar.validation import Validator
 from service.errors import ApiError
 from service.requests.client_tools import client_tool
 from service.requests.served import Served
@@ -63,7 +64,7 @@ def _of_object(schema: dict[str, Any], path: str) -> dict[str, Any]:
     if kind is not None and kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise ApiError.invalid(f"{path}.type: Input should be 'object'")
     try:
-        prepared_object(schema)
+        Validator(schema, of_arguments=True)
     except SchemaError as error:
         raise ApiError.invalid(f"{path}: the schema {error}") from error
     return schema if kind == "object" else {**schema, "type": "object"}
@@ -100,5 +101,5 @@ def _check_forced(
         )
     if not shown or (name is not None and name not in shown):
         raise ApiError.invalid(
-            "tool_choice: there is no such tool to call yet; send `tools` without defer_loading"
+            "tool_choice: there is no such tool to call; send it in `tools`, without defer_loading"
         )

@@ -152,7 +152,7 @@ def test_the_choice_is_kept() -> None:
         ),
         (
             {"type": "tool", "name": "late"},
-            "tool_choice: there is no such tool to call yet; send `tools` without defer_loading",
+            "tool_choice: there is no such tool to call; send it in `tools`, without defer_loading",
         ),
     ],
 )
