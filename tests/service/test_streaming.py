@@ -2,21 +2,32 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anthropic
 import anyio
 import httpx2
 import pytest
+from tokenizers import Tokenizer
 
+from models.catalog import resolve
+from models.conversation import AnswerForm, ThinkingMode, Tool
+from models.families import family_of
+from models.families.family import Family
 from service.errors import ApiError
+from service.requests.answer_plan import AnswerPlan
 from service.scheduling.answer import Answer
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Broken, Relay
 from service.streaming import stream, whole
 from service.wire.responses import Message
+from storage.answer_pieces import content_of
 from tests.support.fake_language import END, answer, ids_of, said
 from tests.support.messages import check_order, parse_events
+from tests.support.tiny_gemma import write_tiny_gemma4
+from tests.support.tiny_glimmer import write_tiny_glimmer
+from tests.support.tiny_qwen import write_tiny_qwen
 
 LS = '<call>run:{"cmd":"ls é😀","args":["\\ud83d\\ude00",{}]}</call>'
 NOW = "<call>now:{}</call>"
@@ -111,6 +122,111 @@ async def test_the_client_makes_of_a_stream_what_it_gets_whole(
     thinking_tokens = {"thinking_tokens": made.thinking_tokens}
     assert message.as_json()["usage"]["output_tokens_details"] == thinking_tokens
     assert events[-2]["usage"]["output_tokens_details"] == thinking_tokens
+
+
+QWEN_JSON = """<think>
+a
+</think>
+
+Text one.
+<tool_call>
+{"name": "run", "arguments": {"cmd": "ls é"}}
+</tool_call>
+<tool_call>
+{"name": "now", "arguments": {}}
+</tool_call>
+Text two.<|im_end|>"""
+QWEN_XML = """a
+</think>
+
+Text one.
+
+<tool_call>
+<function=run>
+<parameter=cmd>
+ls é
+</parameter>
+</function>
+</tool_call>
+<tool_call>
+<function=now>
+</function>
+</tool_call>
+Text two.<|im_end|>"""
+GEMMA = (
+    "<|channel>thought\na<channel|>Text one."
+    '<|tool_call>call:run{cmd:<|"|>ls é<|"|>}<tool_call|><|tool_call>call:now{}<tool_call|>'
+    "Text two.<turn|>"
+)
+GLIMMER = """ to=self<|message|>a<|eom|><|start|>assistant to=user<|message|>Text one.<|eom|>\
+<|start|>assistant to=run<|message|><atem:function_calls>
+<atem:invoke name="run">
+<atem:parameter name="cmd">ls é</atem:parameter>
+</atem:invoke>
+</atem:function_calls><|eom|><|start|>assistant to=now<|message|><atem:function_calls>
+<atem:invoke name="now">
+</atem:invoke>
+</atem:function_calls><|eom|><|start|>assistant to=user<|message|>Text two.<|eot|>"""
+STRING = {"type": "object", "properties": {"cmd": {"type": "string"}}}
+TOOLS = (Tool("run", "", STRING), Tool("now", "", {"type": "object"}))
+FAMILIES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
+    "qwen3": (lambda folder: write_tiny_qwen(folder, "qwen3"), QWEN_JSON, "text"),
+    "qwen3.5": (lambda folder: write_tiny_qwen(folder, "qwen3.5"), QWEN_XML, "thinking"),
+    "gemma4": (write_tiny_gemma4, GEMMA, "text"),
+    "glimmer": (write_tiny_glimmer, GLIMMER, "header"),
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Family, list[int], str]:
+    """A family, an answer in its tokens, and where its prompt left off."""
+    write, written, opens = FAMILIES[request.param]
+    folder = write(tmp_path_factory.mktemp("family") / "tiny")
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    ids = tokenizer.encode(written, add_special_tokens=False).ids
+    return family_of(resolve(str(folder), folder.parent)), ids, opens
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("guided", [True, False])
+async def test_every_family_says_the_same_and_the_client_understands(
+    family: tuple[Family, list[int], str], guided: bool
+) -> None:
+    made, ids, opens = family
+    form = AnswerForm(TOOLS, thinking=ThinkingMode("adaptive"), guided=guided)
+
+    def said() -> Answer:
+        return Answer(
+            made.parser(form, opens),
+            tuple(made.stop_ids),
+            1000,
+            plan=AnswerPlan(form, opens),
+            message_id="msg_1",
+            sign=lambda text, place: f"signed {place} {text}",
+        )
+
+    answer = said()
+    for token in ids:
+        answer.take([token])
+    content = content_of(answer.pieces)
+    (thought, *others) = content
+    assert (thought["type"], thought["thinking"].strip()) == ("thinking", "a")
+    assert [(each["type"], each.get("text") or each.get("input")) for each in others] == [
+        ("text", "Text one."),
+        ("tool_use", {"cmd": "ls é"}),
+        ("tool_use", {}),
+        ("text", "Text two."),
+    ]
+    assert (answer.stop_reason, answer.fault) == ("tool_use", None)
+    for cut in range(0, len(ids), 7):
+        again = said()
+        again.take(ids[:cut])
+        again.take(ids[cut:])
+        assert content_of(again.pieces) == content
+    message = await whole(reading(answer))
+    assert accumulated(await streamed_slowly(answer)) == created(message)
 
 
 @pytest.mark.anyio
