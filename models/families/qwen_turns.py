@@ -63,7 +63,7 @@ class QwenTurns:
 
     def _blocks(self, blocks: Sequence[Block]) -> Iterator[str | int]:
         before: Block | None = None
-        for block, after in zip(blocks, (*blocks[1:], None), strict=True):
+        for block, after in zip(blocks, (*blocks[1:], None), strict=False):
             if isinstance(before, ToolCall) and not isinstance(block, ToolCall):
                 yield "\n"
             match block:

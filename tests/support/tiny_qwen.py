@@ -34,7 +34,7 @@ _JSON_CALL = (
 _XML_CALL = (
     "<tool_call>\n<function={{ call.function.name }}>\n"
     "{% for name, value in call.function.arguments | items %}"
-    "<parameter={{ name }}>\n{{ value if value is string else VALUE }}\n</parameter>\n"
+    "<parameter={{ name }}>\n{{ value if value is string else (VALUE) }}\n</parameter>\n"
     "{% endfor %}</function>\n</tool_call>"
 )
 _TEMPLATE = """
@@ -120,7 +120,7 @@ _GENERATIONS: dict[str, dict[str, str]] = {
         "CALL": _XML_CALL,
         "THINKS": "false",
         "TEXT_END": r"'\n\n'",
-        "VALUE": "value | string",
+        "VALUE": "value | tojson if value is mapping or value is sequence else value | string",
         "LAST_END": r"'\n<|im_end|>\n'",
     },
     "qwen3.5": _XML | {"KEEPS_ALL": "preserve_thinking is defined"},
