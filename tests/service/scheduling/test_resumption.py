@@ -1,5 +1,6 @@
 """A run that was interrupted goes on from its last token, to the answer it would have had."""
 
+import re
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from storage.answer_pieces import CallArguments, CallStart, pieces_in
 from storage.database import Database
 from storage.jobs import Jobs
 from tests.support.batches import create_batch, results, runs_of, text_in
@@ -19,12 +21,14 @@ from tests.support.lives import (
     end,
     ended,
     moves,
+    newest_run,
     recorded_events,
     until,
 )
 from tests.support.messages import body, scripted
 from tests.support.running import Running, real_service, scripted_service
 from tests.support.tiny_checkpoint import byte_tokenizer
+from tests.support.tiny_qwen import write_tiny_qwen
 
 RESUMED = ["queued", "running", "queued", "running", "succeeded"]
 
@@ -162,3 +166,46 @@ def test_the_model_says_what_it_would_have_said(real: Running, sampling: dict[st
     run = ended(real, run["id"])
     assert moves(run) == [*RESUMED[:-1], *RESUMED[2:]]
     assert len(generated(real, run)) == run["output_tokens"]
+
+
+@pytest.fixture(scope="module")
+def guided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Over a model that knows nothing and calls as it must."""
+    model = write_tiny_qwen(tmp_path_factory.mktemp("models") / "tiny", "qwen3")
+    data = tmp_path_factory.mktemp("data")
+    with real_service(model, data) as running:
+        yield running
+        assert_stops_well(running)
+
+
+def test_a_guided_call_goes_on_as_it_would_have(guided: Running) -> None:
+    numbers = {"type": "array", "items": {"type": "integer"}, "minItems": 2000}
+    schema = {"type": "object", "properties": {"numbers": numbers}, "required": ["numbers"]}
+    request = {
+        **body("go on", seed=7),
+        "tools": [{"name": "add", "input_schema": schema}],
+        "tool_choice": {"type": "any"},
+        "max_tokens": 800,
+    }
+    with guided.client() as client:
+        client.post("/v1/messages", json=request).raise_for_status()
+    expected = arguments(guided, newest_run(guided))
+    assert re.match(r'\s*{\s*"numbers"\s*:\s*\[[\s\d,.eE+-]{100}', expected)
+    batch = create_batch(guided, request)
+    [run] = runs_of(guided, batch)
+    for attempt, how in enumerate(("engine", "kill"), 1):
+        until(lambda attempt=attempt: has_spoken(guided, run, attempt))
+        end(guided, how)
+    [result] = results(guided, batch)
+    assert result["message"]["stop_reason"] == "max_tokens"
+    assert arguments(guided, run) == expected
+    assert moves(ended(guided, run["id"])) == [*RESUMED[:-1], *RESUMED[2:]]
+
+
+def arguments(service: Running, run: dict[str, Any]) -> str:
+    """What was shown of the call of a run."""
+    pieces = [
+        piece for event in recorded_events(service, run, "tokens") for piece in pieces_in(event)
+    ]
+    assert [type(each) for each in pieces].count(CallStart) == 1
+    return "".join(each.text for each in pieces if isinstance(each, CallArguments))
