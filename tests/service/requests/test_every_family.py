@@ -1,8 +1,9 @@
 """Every legal history has a prompt in every family, the same for counting and for answering."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -12,6 +13,7 @@ from models.families.gemma3 import Gemma3Family
 from models.families.gemma4 import Gemma4Family
 from models.families.glimmer import GlimmerFamily
 from models.families.llama import LlamaFamily
+from models.families.qwen import QwenFamily
 from service.prompts import Prompt, Prompts
 from service.requests.prepare import conversation_of
 from service.requests.served import Served
@@ -30,12 +32,17 @@ from tests.service.requests.served import (
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from tests.support.tiny_gemma import write_tiny_gemma3, write_tiny_gemma4
 from tests.support.tiny_glimmer import write_tiny_glimmer
+from tests.support.tiny_qwen import Generation, write_tiny_qwen
 
 FAMILIES: dict[str, tuple[Callable[[Path], Path], Callable[[Checkpoint], Family]]] = {
     "llama": (write_tiny_checkpoint, LlamaFamily),
     "gemma3": (write_tiny_gemma3, Gemma3Family),
     "gemma4": (write_tiny_gemma4, Gemma4Family),
     "glimmer": (write_tiny_glimmer, GlimmerFamily),
+    **{
+        each: (partial(write_tiny_qwen, generation=each), QwenFamily)
+        for each in get_args(Generation)
+    },
 }
 
 

@@ -11,6 +11,7 @@ from tests.support.fake_language import write_fake_checkpoint
 from tests.support.messages import body
 from tests.support.refusals import refused
 from tests.support.running import Running, scripted_service
+from tests.support.tiny_qwen import write_tiny_qwen
 
 TOOLS = [
     {"name": "run", "input_schema": {"type": "object", "properties": {"cmd": {"type": "string"}}}},
@@ -129,3 +130,67 @@ def test_tools_and_choices_that_cannot_be_are_refused_by_both_endpoints(
 ) -> None:
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         assert refused(able_client.post(path, json=asking(**more))).startswith(start)
+
+
+@pytest.fixture(scope="module")
+def qwen_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of a service whose grammar is real."""
+    model = write_tiny_qwen(tmp_path_factory.mktemp("models") / "tiny", "qwen3")
+    with (
+        scripted_service(model, tmp_path_factory.mktemp("qwen")) as running,
+        running.client() as client,
+    ):
+        yield client
+
+
+BEYOND = {"type": "object", "properties": {"p": {"type": "string", "not": {"const": "x"}}}}
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+def test_a_tool_beyond_any_grammar_is_named(qwen_client: httpx.Client, path: str) -> None:
+    plain = {"name": "plain", "input_schema": {"type": "object"}}
+    tools = [plain, {"name": "beyond", "input_schema": BEYOND}]
+    response = qwen_client.post(path, json=body(tools=tools, max_tokens=8))
+    assert response.status_code == 200, response.text
+    assert response.headers["mererun-unguided"] == "tools.1"
+    assert "mererun-unguided" not in qwen_client.post(path, json=body(tools=[plain])).headers
+    tools[1]["strict"] = True
+    message = refused(qwen_client.post(path, json=body(tools=tools)))
+    assert message.startswith("tools.1.strict: its schema ")
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [(BEYOND, "it cannot be made a grammar"), ({"type": "strng"}, "the schema is no JSON Schema")],
+)
+def test_a_format_beyond_any_grammar_is_refused(
+    qwen_client: httpx.Client, path: str, schema: dict[str, Any], why: str
+) -> None:
+    request = body(output_config={"format": {"type": "json_schema", "schema": schema}})
+    message = refused(qwen_client.post(path, json=request))
+    assert message.startswith(f"output_config.format.schema: {why}")
+
+
+def test_hostile_schemas_are_answered_or_refused_by_name(qwen_client: httpx.Client) -> None:
+    deep = b'{"type":"object","properties":{"x":' * 150 + b"{}" + b"}}" * 150
+    tools = b'[{"name":"a","input_schema":' + deep + b"}]"
+    data = json.dumps(body(tools=None)).encode().replace(b'"tools": null', b'"tools": ' + tools)
+    response = qwen_client.post(
+        "/v1/messages", content=data, headers={"content-type": "application/json"}
+    )
+    assert refused(response) == "tools.0.input_schema: the schema is nested more than 60 deep"
+    recursive = {
+        "type": "object",
+        "$defs": {"Loop": {"$ref": "#/$defs/Loop"}, "N": {"items": {"$ref": "#/$defs/N"}}},
+        "properties": {
+            "bad": {"$ref": "#/$defs/Loop"},
+            "tree": {"$ref": "#/$defs/N"},
+            "ext": {"$ref": "https://example.org/x.json"},
+            "slow": {"type": "string", "pattern": "^(a+)+$"},
+        },
+    }
+    many = [{"name": f"t{number}", "input_schema": recursive} for number in range(150)]
+    many_tools = body(tools=many, max_tokens=8)
+    response = qwen_client.post("/v1/messages/count_tokens", json=many_tools)
+    assert response.status_code == 200, response.text
