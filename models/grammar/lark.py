@@ -2,10 +2,11 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 
-from llguidance import LLMatcher, LLParserLimits
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 # A grammar of this size takes a second to compile; the schemas of 150 tools make a fifth of it.
 MAX_CHARACTERS = 2_000_000
@@ -71,14 +72,35 @@ class _Text:
 def _fault(key: _Text) -> str:
     text, key.text = key.text, None
     assert text is not None
-    failed, messages = LLMatcher.validate_grammar_with_warnings(text, limits=LIMITS)
-    return _in_words(messages[0]) if failed else ""
+    # Any token will do for those that it names. Some limits are met at the first mask only.
+    text = re.sub(r"<\[\d+\]>", token(_Bytes.marker), text)
+    matcher = LLMatcher(_byte_tokenizer(), text, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    return _in_words(matcher.get_error()) if matcher.is_error() else ""
+
+
+class _Bytes:
+    """A vocabulary that is quick to make: every byte, a marker, and an end."""
+
+    marker, eos_token_id, bos_token_id = 256, 257, None
+    tokens = (*(bytes([byte]) for byte in range(256)), b"<marker>", b"<end>")
+    special_token_ids = (256, 257)
+
+    def __call__(self, text: bytes) -> list[int]:
+        return [*text]
+
+
+@cache
+def _byte_tokenizer() -> LLTokenizer:
+    return LLTokenizer(TokenizerWrapper(_Bytes()), slices=[])
 
 
 def _in_words(message: str) -> str:
     """llguidance's message without the grammar and the place in it."""
-    line = message.split("\n")[0]
-    why = line.rpartition("failed to compile JSON schema: ")[2] or line
+    lines = message.split("\n")
+    why = lines[0].rpartition("failed to compile JSON schema: ")[2]
+    why += "".join(f" {each}" for each in lines if each.startswith("error: "))
     if "symbols.len()" in why or "grammar size" in why:
         return "is too large for a grammar"
     return f"cannot be made a grammar: {why[:200]}"

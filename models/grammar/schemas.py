@@ -7,6 +7,10 @@ from typing import Any, cast
 # JSON, of which a schema's level may take two.
 MAX_DEPTH = 60
 MAX_NODES = 20_000
+# How many schemas one value may have to follow through references, and how often these are looked
+# up to find that out: `allOf` with two of the same, forty times over, is a trillion.
+_MAX_FAN = 2_000
+_MAX_STEPS = 200_000
 
 # Where a schema has others: one, a list of them, or a table of them by name.
 _ONE = {
@@ -91,15 +95,19 @@ class _Preparation:
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._nodes = 0
-        self._names: dict[str, str] = {}  # of the references, in our `$defs`
+        # Of the references, in our `$defs`; None for those that ask for nothing.
+        self._names: dict[str, str | None] = {}
         self._pending: list[str] = []
+        self._fans: dict[str, int] = {}
+        self._steps = 0
 
     def whole(self) -> dict[str, Any]:
+        self._fan("#", 0)
         whole = self._schema(self._root, 0)
         definitions: dict[str, Any] = {}
         while self._pending:
             reference = self._pending.pop()
-            definitions[self._names[reference]] = self._schema(self._target(reference), 1)
+            definitions[str(self._names[reference])] = self._schema(self._target(reference), 1)
         return {**whole, "$defs": definitions} if definitions else whole
 
     def _schema(self, schema: Any, depth: int) -> Any:
@@ -135,21 +143,44 @@ class _Preparation:
             return None
         if reference not in self._names:
             if self._leads_back(reference):
-                return None
-            self._names[reference] = str(len(self._names))
-            self._pending.append(reference)
+                self._names[reference] = None
+            else:
+                self._fan(reference, 0)
+                self._names[reference] = str(len(self._names))
+                self._pending.append(reference)
         return self._names[reference]
 
     def _leads_back(self, reference: str) -> bool:
         seen, pending = set[str](), [reference]
         while pending:
-            for each in _references_in_place(self._target(pending.pop())):
+            for each in self._references(pending.pop()):
                 if each == reference:
                     return True
                 if each not in seen:
                     seen.add(each)
                     pending.append(each)
         return False
+
+    def _fan(self, reference: str, depth: int) -> int:
+        """How many schemas are said of a value by that reference; it leads to no loop, or to one
+        that is left out."""
+        if reference not in self._fans:
+            if depth > MAX_DEPTH:
+                raise SchemaError(f"has references that are more than {MAX_DEPTH} deep")
+            self._fans[reference] = 0  # what a loop adds
+            held = (self._fan(each, depth + 1) for each in self._references(reference))
+            self._fans[reference] = 1 + sum(held)
+        if self._fans[reference] > _MAX_FAN:
+            raise SchemaError("has references that branch out too far")
+        return self._fans[reference]
+
+    def _references(self, reference: str) -> list[str]:
+        """Those that its target says of the same value."""
+        references = list(_references_in_place(self._target(reference)))
+        self._steps += 1 + len(references)
+        if self._steps > _MAX_STEPS:
+            raise SchemaError("has too many references")
+        return references
 
     def _target(self, reference: str) -> Any:
         target: Any = self._root
@@ -163,10 +194,9 @@ class _Preparation:
 
 
 def _references_in_place(schema: Any) -> Iterator[str]:
-    pending, nodes = [schema], 0
-    while pending and nodes < MAX_NODES:
+    pending = [schema]
+    while pending:
         each = pending.pop()
-        nodes += 1
         if not isinstance(each, dict):
             continue
         each = cast(dict[str, Any], each)

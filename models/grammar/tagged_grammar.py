@@ -15,6 +15,9 @@ from models.grammar.json_grammar import closed, json_value
 from models.grammar.lark import GrammarError, checked, either, grammar, literal
 from models.grammar.schemas import SchemaError, prepared_object
 
+# The grammar has a rule for each pair that may follow each other.
+_MAX_PARAMETERS = 64
+
 
 @dataclass(frozen=True, slots=True)
 class _Tags:
@@ -74,6 +77,8 @@ class _Call:
         self._definitions: dict[str, Any] = schema.get("$defs", {})
         properties: dict[str, Any] = schema.get("properties", {})
         self._parameters = {name: each for name, each in properties.items() if each is not False}
+        if len(self._parameters) > _MAX_PARAMETERS:
+            raise GrammarError(f"has more than {_MAX_PARAMETERS} parameters")
         self._required = set(schema.get("required", ()))
         if missing := self._required - self._parameters.keys():
             raise GrammarError(f"requires {min(missing)}, which it does not describe")

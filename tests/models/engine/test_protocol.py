@@ -37,6 +37,7 @@ MESSAGES: tuple[Message, ...] = (
     Run("run_1", 64, 0.7, 0.9, 40, 2**63 - 1, (1, 2), ids_of([0, 1, 2**32 - 1])),
     Run("empty", 0, 0.0, 1.0, 0, 0, ()),
     Run("resumed", 64, 0.0, 1.0, 0, 0, (), ids_of([5, 6]), 1, "key_1"),
+    Run("guided", 64, 0.0, 1.0, 0, 0, (), guide={"states": [{"kind": "Ended"}]}),
     Cancel("run_1"),
     Suspend("run_1"),
     Loading(5, 1 << 40),
