@@ -167,6 +167,20 @@ SHARED_FAULTS = [
         {"thinking": {"type": "enabled", "budget_tokens": 1}},
         "thinking.budget_tokens: Input should be greater than or equal to 1024",
     ),
+    (
+        {"thinking": {"type": "adaptive", "display": "all"}},
+        "thinking.display: Input should be 'summarized', 'omitted' or 'updates'",
+    ),
+    ({"tools": [None]}, "tools.0: Input should be an object"),
+    (
+        {"tools": [{"name": "x", "input_schema": {}, "strict": "yes"}]},
+        "tools.0.strict: Input should be a valid boolean",
+    ),
+    (
+        {"tools": [{"name": "x", "input_schema": []}]},
+        "tools.0.input_schema: Input should be an object",
+    ),
+    ({"tools": [{"type": "x" * 100_000}]}, f"tools.0.type: unknown tool type '{'x' * 60}…'"),
     ({"cache_control": {"type": "x"}}, "cache_control.type: Input should be 'ephemeral'"),
     (
         {"context_management": {"edits": [{"type": "clear_all"}]}},
@@ -254,6 +268,8 @@ def test_a_long_unknown_type_is_quoted_in_part() -> None:
         holding({"type": "tool_result", "tool_use_id": "a"}),
         holding({"type": "tool_result", "tool_use_id": "a", "content": None, "is_error": None}),
         holding({"type": "thinking", "thinking": "", "signature": ""}, "assistant"),
+        holding({"type": "thinking", "thinking": "", "signature": None}, "assistant"),
+        holding({"type": "thinking", "thinking": ""}, "assistant"),
         holding({"type": "web_search_tool_result", "tool_use_id": "a"}, "assistant"),
     ],
 )
