@@ -87,7 +87,7 @@ def characters(pieces: Iterable[Piece]) -> int:
 
 def content_of(pieces: Iterable[Piece]) -> list[dict[str, Any]]:
     """The blocks that pieces make, as the Messages API has them; without a call cut short."""
-    return [block for each in _by_block(pieces) if (block := _block(each)) is not None]
+    return [block for each in _by_block(joined(pieces)) if (block := _block(each)) is not None]
 
 
 def pieces_of(content: Iterable[dict[str, Any]]) -> Iterator[Piece]:
