@@ -17,6 +17,7 @@ from tools.bench.cancelling import cancelling
 from tools.bench.engine_speed import engine_speed
 from tools.bench.event_loop import event_loop
 from tools.bench.figure import Figure, table
+from tools.bench.grammar import grammar_cost
 from tools.bench.job_cost import job_cost
 from tools.bench.machine import machine
 from tools.bench.preemption import preemption
@@ -37,6 +38,7 @@ _PARTS = {
     "preemption": preemption,
     "resume": resume,
     "batch": batch,
+    "grammar": grammar_cost,
 }
 
 
