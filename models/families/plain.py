@@ -1,8 +1,7 @@
 """Calls and results as plain text, for families whose models know no tools."""
 
-import orjson
-
 from models.conversation import Block, Text, Thinking, ToolCall, Turn
+from models.parsing.json_text import write_json
 
 
 def readable(turn: Turn) -> str:
@@ -16,8 +15,7 @@ def _text(block: Block) -> str:
         case Text(text) | Thinking(text):
             return text
         case ToolCall():
-            arguments = orjson.dumps(block.arguments).decode()
-            return f"[called {block.name} with {arguments}]"
+            return f"[called {block.name} with {write_json(block.arguments)}]"
         case _:
             outcome = "failed" if block.is_error else "answered"
             # A result of nothing leaves the line alone: no word stands for it.
