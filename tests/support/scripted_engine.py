@@ -2,7 +2,7 @@
 
 The last user turn may be a JSON object; anything else is answered with "ok". Its keys:
 
-    say            the text to answer with
+    say            the text to answer with; markers in it are tokens of their own
     ids            the token ids to answer with, instead of `say`
     then           what comes after them: "stop" (the default), "wait" (to be cancelled or
                    suspended), "die", "hang" or "fail"
