@@ -79,7 +79,7 @@ def json_calls_grammar(tools: Sequence[Tool], prefix: str = "", suffix: str = ""
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
     """What a tool that declares properties does not declare, a model had better not make up."""
     declared = schema.get("properties")
-    if not declared or any(each in schema for each in _OTHER_PROPERTIES):
+    if declared is None or any(each in schema for each in _OTHER_PROPERTIES):
         return schema
     if not declared.keys() >= set(schema.get("required", ())):
         return schema

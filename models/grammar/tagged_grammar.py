@@ -17,6 +17,7 @@ from models.grammar.schemas import SchemaError, prepared_object
 
 # The grammar has a rule for each pair that may follow each other.
 _MAX_PARAMETERS = 64
+_ANY_NAME = r'[^<>"\s]+'
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,8 @@ def _calls_grammar(tags: _Tags, tools: Sequence[Tool], prefix: str, suffix: str)
 
 
 class _Call:
-    """One tool's call: a rule for what may come from each parameter on, and one for each value."""
+    """One tool's call: a rule for what may come from each parameter on, and one for each value.
+    One that says nothing of its parameters takes any, as text."""
 
     def __init__(self, tags: _Tags, tool: Tool, rule: str) -> None:
         self._tags, self._tool, self._rule = tags, tool, rule
@@ -75,6 +77,7 @@ class _Call:
         if others := schema.keys() - known:
             raise GrammarError(f"says {min(others)} of its parameters together")
         self._definitions: dict[str, Any] = schema.get("$defs", {})
+        self._takes_any = schema.keys() <= {"type"}
         properties: dict[str, Any] = schema.get("properties", {})
         self._parameters = {name: each for name, each in properties.items() if each is not False}
         if len(self._parameters) > _MAX_PARAMETERS:
@@ -91,6 +94,9 @@ class _Call:
         opening = literal(self._tags.call.format(self._tool.name))
         yield f"{self._rule}: {opening} {self._from(0)}"
         yield f"{self._terminal('TWICE')}: /(?s:.*){self._any_close()}(?s:.+)/"
+        if self._takes_any:
+            yield from self._any_parameters()
+            return
         for place in range(len(self._names) + 1):
             nexts = self._nexts(place)
             yield f"{self._from(place)}: " + " | ".join(
@@ -125,6 +131,18 @@ class _Call:
         end = literal(f"{self._tags.around_values}{self._tags.parameter_end}\n")
         yield f"{self._value(place)}: {around} {value} {end} {self._from(place + 1)}"
 
+    def _any_parameters(self) -> Iterator[str]:
+        before, after = map(literal, self._tags.parameter.split("{}"))
+        around, value = literal(self._tags.around_values), self._value(0)
+        end = literal(self._tags.call_end)
+        yield f"{self._from(0)}: {before} /{_ANY_NAME}/ {after} {value} | {end}"
+        yield f"{value}: {around} ({value}_then {value} | {value}_last)"
+        for name, ends in (("then", self._any_opening()), ("last", _escaped(self._tags.call_end))):
+            terminal = self._terminal(name.upper())
+            yield f"{value}_{name}[lazy]: {terminal}"
+            closing = _escaped(f"{self._tags.around_values}{self._tags.parameter_end}\n")
+            yield f"{terminal}: /(?s:.*){closing}{ends}/ & ~{self._terminal('TWICE')}"
+
     def _nexts(self, place: int) -> list[int]:
         """Which parameters may come next, from that one on; their number stands for the end."""
         nexts: list[int] = []
@@ -142,7 +160,12 @@ class _Call:
     def _any_close(self) -> str:
         places = range(len(self._names) + 1)
         openings = "|".join(_escaped(self._opening(each)) for each in places)
+        if self._takes_any:
+            openings += "|" + self._any_opening()
         return rf"{_escaped(self._tags.parameter_end)}\s*({openings})"
+
+    def _any_opening(self) -> str:
+        return _ANY_NAME.join(map(_escaped, self._tags.parameter.split("{}")))
 
     def _from(self, place: int) -> str:
         return f"{self._rule}_from_{place}"
@@ -219,8 +242,15 @@ def _kind_of_values(values: list[Any], schema: dict[str, Any], mixed: GrammarErr
 
 
 def _resolved(schema: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    while isinstance(schema, dict) and schema.keys() == {"$ref"}:
-        schema = definitions[cast(dict[str, str], schema)["$ref"].rpartition("/")[2]]
+    """The schema, or the one that it is another name for."""
+    while isinstance(schema, dict) and len(cast(dict[str, Any], schema)) == 1:
+        schema = cast(dict[str, Any], schema)
+        if "$ref" in schema:
+            schema = definitions[schema["$ref"].rpartition("/")[2]]
+        elif len(schema.get("allOf", ())) == 1:
+            (schema,) = schema["allOf"]
+        else:
+            break
     return cast(dict[str, Any], schema) if isinstance(schema, dict) else {}
 
 

@@ -26,6 +26,8 @@ class Validator:
         except ValidationError as error:
             path = "/".join(map(str, error.instance_path))
             raise SchemaError(f"is no JSON Schema: see {path[:200] or 'its top'}") from None
+        except ValueError:  # of values in an `enum` or `const`, since schemas are no deeper here
+            raise SchemaError("has a value that is nested too deep") from None
 
     def fault(self, value: Any) -> str | None:
         """What is wrong with a value, as a sentence that has nothing of the value itself."""

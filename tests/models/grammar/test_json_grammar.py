@@ -99,6 +99,7 @@ def test_required_properties_are_there_and_optional_ones_may_be(vocabulary: Voca
         ({"properties": {"a": {}}, "additionalProperties": True}, True),
         ({"properties": {"a": {}}, "additionalProperties": {"type": "integer"}}, True),
         ({"properties": {"a": {}}, "additionalProperties": {"type": "string"}}, False),
+        ({"properties": {}}, False),
         ({}, True),
         ({"type": "object"}, True),
         ({"properties": {"a": {}}, "required": ["other"]}, True),

@@ -135,6 +135,17 @@ def test_text_is_as_long_as_it_may_be(
     assert follows(vocabulary, make(TOOLS), write("short", {"q": text})) == may_be
 
 
+@both
+def test_a_tool_that_says_nothing_of_its_parameters_takes_any(
+    vocabulary: Vocabulary, make: Any, write: Any
+) -> None:
+    grammar = make([Tool("any", "", {"type": "object"}), NOTHING])
+    assert follows(vocabulary, grammar, write("any", {}))
+    assert follows(vocabulary, grammar, write("any", {"a": CONTENTS[2], "b-c": "", "d": "[1]"}))
+    assert not follows(vocabulary, grammar, write("any", {"a b": "c"}))
+    assert not follows(vocabulary, grammar, write("look", {"a": "b"}))
+
+
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
