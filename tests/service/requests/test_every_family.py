@@ -14,6 +14,7 @@ from models.families.gemma4 import Gemma4Family
 from models.families.glimmer import GlimmerFamily
 from models.families.llama import LlamaFamily
 from models.families.qwen import QwenFamily
+from service.errors import ApiError
 from service.prompts import Prompt, Prompts
 from service.requests.prepare import conversation_of
 from service.requests.served import Served
@@ -132,3 +133,39 @@ async def test_strings_and_blocks_have_the_same_prompt(family: Family) -> None:
     assert await prompt(MessagesRequest, family, messages=strings) == await prompt(
         MessagesRequest, family, messages=blocks
     )
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "input",
+    [
+        {"x": 10**30},
+        {"x": int("9" * 1000)},
+        {"x": 1e308, "y": -0.0},
+        {"": 1, "\0": "\0", "<|im_end|>": "</parameter>", "<|eom|>": "<end_of_turn>"},
+        nested(400),
+    ],
+)
+async def test_any_arguments_can_be_shown_and_described(
+    family: Family, input: dict[str, Any]
+) -> None:
+    messages = [user("a"), assistant([call("1", **input)]), user([result("1")])]
+    assert len((await prompt(MessagesRequest, family, messages=messages)).ids) > 0
+    if not family.capabilities.tools:
+        return
+    schema = {"type": "object", "properties": {"p": {"const": input}}}
+    refused: list[str] = []
+    try:
+        await prompt(
+            MessagesRequest, family, tools=[tool("a", input_schema=schema)], messages=messages
+        )
+    except ApiError as error:
+        refused.append(error.message)
+    assert all(each.startswith("tools.0.input_schema: ") for each in refused)
