@@ -52,6 +52,7 @@ class QwenSyntax(Syntax):
         self._code = CodeSpans()
         self._has_text = False
         self._call: CallBody | None = None
+        self._is_led_to = False  # by what stands before, and nothing of it was published
         reads_bare = reads_bare and form.may_call and dialect.calls == "json"
         self._bare = BareCall(form.callable_tools, fault) if reads_bare else None
 
@@ -92,6 +93,7 @@ class QwenSyntax(Syntax):
     def end(self, *, cut: bool) -> Iterator[Event]:
         if self._at is _At.CALL:
             if cut:
+                yield from self._prose.end()
                 return
             yield from self._end_call(closed=False)
         if self._at is _At.THINKING and self._aside is not None:
@@ -127,10 +129,10 @@ class QwenSyntax(Syntax):
         if self._code.inside:
             yield from self._show(marker)
         elif marker == CALL and self._form.may_call:
-            yield from self._prose.end(call_follows=True)
             body = JsonCalls if self._dialect.calls == "json" else XmlCalls
             writer = CallWriter(self._fault, streams=self._form.guided)
             self._call = body(self._form.callable_tools, writer)
+            self._is_led_to = True
             self._at = _At.CALL
         elif marker == THINK and self._dialect.thinks:
             yield from self._prose.end()
@@ -145,6 +147,7 @@ class QwenSyntax(Syntax):
             if self._aside is not None:
                 yield from self._end_aside(may_call=False)
             self._thought = _Trimmed()
+            yield from self._prose.thinking("")  # of which there may have been none
             yield from self._prose.end()
             self._begin_text()
         elif self._aside is not None:
@@ -196,6 +199,9 @@ class QwenSyntax(Syntax):
         assert self._call is not None
         try:
             for event in events:
+                if self._is_led_to:  # what stood before stays as it is until there is a call
+                    yield from self._prose.end(call_follows=True)
+                    self._is_led_to = False
                 yield event
                 is_last = isinstance(event, CallEnd) and not self._form.choice.parallel
                 if is_last or isinstance(event, InvalidCall):

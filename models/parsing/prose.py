@@ -52,7 +52,7 @@ class Prose:
             yield ThinkingEnd()
         elif space:
             yield TextDelta(space)
-        if self._begun or call_follows:
+        if self._begun or self._thinks or call_follows:
             self._is_first = False
         self._thinks = self._begun = False
         self._space.clear()
