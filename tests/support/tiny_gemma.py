@@ -1,4 +1,5 @@
-"""Complete model folders of a few kilobytes that have Gemma's markers, and no weights in them.
+"""Complete model folders of a few kilobytes: Gemma 3's and 4's architecture and markers, and no
+weights in them (`random_weights` writes some).
 
 Their tokenizer is built as Gemma's is, with one token for each byte. Their templates are short
 ones of our own that write what Gemma's write.
@@ -118,20 +119,44 @@ GEMMA4_TEMPLATE = """
 """
 
 
+_SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "sliding_window": 32,
+    "sliding_window_pattern": 2,
+}
+
+
 def write_tiny_gemma3(folder: Path, template: str | None = GEMMA3_TEMPLATE) -> Path:
-    return _write(folder, "gemma3_text", GEMMA3_MARKERS, template)
+    return _write(folder, {"model_type": "gemma3_text", **_SIZES}, GEMMA3_MARKERS, template)
 
 
 def write_tiny_gemma4(folder: Path, template: str | None = GEMMA4_TEMPLATE) -> Path:
-    return _write(folder, "gemma4", GEMMA4_MARKERS, template)
+    text = {
+        "model_type": "gemma4_text",
+        **_SIZES,
+        "global_head_dim": 16,
+        "hidden_size_per_layer_input": 8,
+        "num_kv_shared_layers": 0,
+        "vocab_size_per_layer_input": 512,
+        "vocab_size": 512,
+        "max_position_embeddings": 4096,
+    }
+    return _write(folder, {"model_type": "gemma4", "text_config": text}, GEMMA4_MARKERS, template)
 
 
-def _write(folder: Path, architecture: str, markers: tuple[str, ...], template: str | None) -> Path:
+def _write(
+    folder: Path, config: dict[str, Any], markers: tuple[str, ...], template: str | None
+) -> Path:
     folder.mkdir(parents=True)
     tokenizer = _tokenizer(markers)
     tokenizer.save(str(folder / "tokenizer.json"))
-    config: dict[str, Any] = {
-        "model_type": architecture,
+    config = {
+        **config,
         "vocab_size": tokenizer.get_vocab_size(),
         "max_position_embeddings": 4096,
         "eos_token_id": 1,

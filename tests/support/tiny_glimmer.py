@@ -1,4 +1,5 @@
-"""A complete model folder of a few kilobytes that has Muse Glimmer's markers, and no weights in it.
+"""A complete model folder of a few kilobytes: Muse Glimmer's architecture and markers, and no
+weights in it (`random_weights` writes some).
 
 Its tokenizer has one token for each byte. Its template is a short one of our own that writes the
 messages that the model's writes.
@@ -85,6 +86,13 @@ def write_tiny_glimmer(folder: Path, template: str = TEMPLATE) -> Path:
     end = tokenizer.token_to_id("<|end_of_text|>")
     config: dict[str, Any] = {
         "model_type": "muse_glimmer",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "sliding_window": 32,
         "vocab_size": tokenizer.get_vocab_size(),
         "max_position_embeddings": 4096,
         "eos_token_id": [end, tokenizer.token_to_id("<|eot|>")],
