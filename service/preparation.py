@@ -125,9 +125,13 @@ class Preparation:
         """The answer to `run`, of which nothing is there yet."""
 
         def sign(text: str, place: int) -> str:
-            omitted = plan.display == "omitted"
             return self._served.signer.sign(
-                text, self._checkpoint.id, message_id, place, omitted=omitted
+                text,
+                self._checkpoint.id,
+                message_id,
+                place,
+                omitted=plan.display == "omitted",
+                is_note=plan.form.thinking.kind == "between_tools",
             )
 
         return Answer(

@@ -22,12 +22,14 @@ _KEY_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Genuine:
-    """It was thought here: `text`, by `model`, as thinking block `place` of its message."""
+    """It was thought here: `text`, by `model`, as thinking block `place` of its message. A note
+    was no thinking for the model itself, but text that it wrote before a call."""
 
     text: str
     model: str
     message_id: str
     place: int
+    is_note: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,9 @@ class Altered:
 class Signer:
     """Signs with the key of one data folder: HMAC-SHA256 over text, model and position.
 
-    A signature is `mererun1.KEY ID.CLAIMS.MAC`. Its claims are the model, the message and the
-    place therein; where the client is not shown the text, they have that too, compressed.
+    A signature is `mererun1.KEY ID.CLAIMS.MAC`. Its claims are the model, the message, the place
+    therein and whether it is a note; where the client is not shown the text, they have that too,
+    compressed.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -77,12 +80,19 @@ class Signer:
         return cls(key)
 
     def sign(
-        self, text: str, model: str, message_id: str, place: int, *, omitted: bool = False
+        self,
+        text: str,
+        model: str,
+        message_id: str,
+        place: int,
+        *,
+        omitted: bool = False,
+        is_note: bool = False,
     ) -> str:
         """For the thinking block `place` (from 0) of a message. With `omitted` the block that the
         client gets has no text: then the signature carries it."""
         packed = _encode(zlib.compress(text.encode())) if omitted else None
-        claims = orjson.dumps([model, message_id, place, packed])
+        claims = orjson.dumps([model, message_id, place, is_note, packed])
         return f"{self._prefix}{_encode(claims)}.{self._mac(claims, '' if omitted else text)}"
 
     def check(self, thinking: str, signature: str) -> Genuine | Foreign | Altered:
@@ -95,9 +105,9 @@ class Signer:
             self._mac(claims, thinking).encode(), mac.encode(errors="replace")
         ):
             return Altered()
-        model, message_id, place, packed = orjson.loads(claims)
+        model, message_id, place, is_note, packed = orjson.loads(claims)
         text = thinking if packed is None else zlib.decompress(_decode(packed)).decode()
-        return Genuine(text, model, message_id, place)
+        return Genuine(text, model, message_id, place, is_note)
 
     def _mac(self, claims: bytes, text: str) -> str:
         # Claims are JSON, which has no such byte: where they end is part of what is signed.

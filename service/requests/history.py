@@ -170,13 +170,13 @@ class History:
         self._answered[block.id] = len(self._answered)
         return call
 
-    def _thought(self, block: ThinkingBlock, path: str) -> Thinking | None:
+    def _thought(self, block: ThinkingBlock, path: str) -> Thinking | Text | None:
         match self._served.signer.check(block.thinking, block.signature or ""):
-            case Genuine(text, self._served.model, message_id, place):
+            case Genuine(text, self._served.model, message_id, place, is_note):
                 if place <= self._thoughts.get(message_id, -1):
                     raise _altered(path)
                 self._thoughts[message_id] = place
-                return Thinking(text)
+                return Text(text) if is_note else Thinking(text)
             case Altered():
                 raise _altered(path)
             case Genuine() | Foreign():

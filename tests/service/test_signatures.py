@@ -14,11 +14,11 @@ SIGNER = Signer(b"k" * 32)
 OTHER = Signer(b"o" * 32)
 
 
-@given(st.text(), st.booleans())
-def test_what_was_signed_is_genuine_and_verbatim(text: str, omitted: bool) -> None:
-    signature = SIGNER.sign(text, "m", "msg_1", 3, omitted=omitted)
+@given(st.text(), st.booleans(), st.booleans())
+def test_what_was_signed_is_genuine_and_verbatim(text: str, omitted: bool, is_note: bool) -> None:
+    signature = SIGNER.sign(text, "m", "msg_1", 3, omitted=omitted, is_note=is_note)
     shown = "" if omitted else text
-    assert SIGNER.check(shown, signature) == Genuine(text, "m", "msg_1", 3)
+    assert SIGNER.check(shown, signature) == Genuine(text, "m", "msg_1", 3, is_note)
     assert OTHER.check(shown, signature) == Foreign()
 
 

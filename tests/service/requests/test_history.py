@@ -227,6 +227,14 @@ def test_thinking_that_was_signed_here_is_shown_again_verbatim() -> None:
     )
 
 
+def test_a_note_before_a_call_is_text_for_the_model() -> None:
+    answer = [thought("I look.", is_note=True), call("1")]
+    assert turns(user("q"), assistant(answer), user([result("1")]))[1] == (
+        "assistant",
+        [Text("I look."), ToolCall("1", "Read", {})],
+    )
+
+
 @pytest.mark.parametrize(
     "block",
     [
