@@ -198,7 +198,7 @@ class _Generation:
         return self.model(token[None], cache=self.state.cache)[:, -1, :]
 
     def _draw(self, logits: mx.array, index: int, ahead: mx.array | None = None) -> mx.array:
-        """The token at `index`, [1]. `ahead` was drawn from all tokens, in case that all may come."""
+        """The token at `index`, [1]. `ahead` was drawn from all tokens, in case all may come."""
         if self.guide is None or self.guide.is_free:
             drawn = self.sample(logits, index) if ahead is None else ahead
         elif (forced := self.guide.forced()) is not None:

@@ -17,7 +17,7 @@ from models.grammar.schemas import SchemaError, prepared_object
 
 # The grammar has a rule for each pair that may follow each other.
 _MAX_PARAMETERS = 64
-_ANY_NAME = r'[^<>"\s]+'
+_ANY_NAME = r"[a-zA-Z0-9_.-]{1,64}"  # as the parser of such calls has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
@@ -74,13 +75,29 @@ class _Tokens:
     def __call__(self, text: bytes) -> list[int]:
         """The ids of a text that a grammar leaves no choice about."""
         characters = text.decode(errors="replace")
-        ids = self._encoded(characters)
-        if not self._special.isdisjoint(ids):  # it spells a marker, which it must not be
-            ids = [id for part in re.split("(?<=<)", characters) for id in self._encoded(part)]
+        ids = self._tokenizer.encode(characters, add_special_tokens=False).ids
+        spells_marker = not self._special.isdisjoint(ids)  # which it must not be
+        if spells_marker or b"".join(self.tokens[id] for id in ids) != text:
+            return self._longest_first(text)
         return ids
 
-    def _encoded(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+    def _longest_first(self, text: bytes) -> list[int]:
+        ids: list[int] = []
+        while text:
+            longest = min(len(text), self._longest)
+            size = next(size for size in range(longest, 0, -1) if text[:size] in self._by_text)
+            ids.append(self._by_text[text[:size]])
+            text = text[size:]
+        return ids
+
+    @cached_property
+    def _by_text(self) -> dict[bytes, int]:
+        ordinary = (id for id in range(self.eos_token_id) if id not in self._special)
+        return {self.tokens[id]: id for id in ordinary if self.tokens[id]}
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self._by_text))
 
 
 def one_line(matcher: LLMatcher) -> str:
