@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
 
 from models.conversation import AnswerForm, Tool
 from models.families.family import Family
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.lark import GrammarError
 from service.errors import ApiError
+from service.requests.answer_plan import AnswerPlan
+from storage.json_text import to_json
+
+_KEPT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +24,38 @@ class Guided:
     spec: GuideSpec | None
     form: AnswerForm
     unguided: tuple[str, ...] = ()
+
+
+class Guides:
+    """The guides of one family's answers. Those made last are kept: a conversation goes on with
+    the same tools, and the grammars of many take a while."""
+
+    def __init__(self, family: Family) -> None:
+        self._family = family
+        self._made = lru_cache(maxsize=_KEPT)(self._make)
+
+    def of(self, form: AnswerForm, opens: str, paths: Mapping[str, str]) -> Guided:
+        """As `guided`. Safe to be called by several threads at once."""
+        made = self._made(_Asked(form, opens, paths))
+        return replace(made, form=replace(form, guided=made.form.guided))
+
+    def _make(self, asked: "_Asked") -> Guided:
+        return guided(self._family, asked.form, asked.opens, asked.paths)
+
+
+class _Asked:
+    """As a key, what a guide depends on: the stop sequences are none of it."""
+
+    def __init__(self, form: AnswerForm, opens: str, paths: Mapping[str, str]) -> None:
+        self.form, self.opens, self.paths = form, opens, paths
+        parts = {**AnswerPlan(form, opens).as_json(), "paths": dict(paths)}
+        self._digest = blake2b(to_json(parts)).digest()
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Asked) and other._digest == self._digest
 
 
 def guided(family: Family, form: AnswerForm, opens: str, paths: Mapping[str, str]) -> Guided:

@@ -9,7 +9,7 @@ from anyio import CapacityLimiter, to_thread
 from models.conversation import Block, Conversation, Text, Thinking, ToolCall, Turn
 from models.families.family import Family, NotRendered, PreparedPrompt
 from service.errors import ApiError
-from service.guiding import guided
+from service.guiding import Guides
 from service.memory import give_back_freed_memory
 from service.requests.answer_plan import AnswerPlan
 from service.requests.context import too_long
@@ -41,6 +41,7 @@ class Prompts:
 
     def __init__(self, family: Family, context_tokens: int) -> None:
         self._family = family
+        self._guides = Guides(family)
         self._context_tokens = context_tokens
         self._most = max(_CHARACTERS_AT_LEAST, _CHARACTERS_PER_TOKEN * context_tokens)
         self._limiter = CapacityLimiter(_AT_ONCE)
@@ -59,7 +60,7 @@ class Prompts:
         finally:
             if length > _CHARACTERS_OF_A_LONG_PROMPT:
                 give_back_freed_memory()
-        guide = guided(self._family, form, rendered.opens, prepared.tool_paths)
+        guide = self._guides.of(form, rendered.opens, prepared.tool_paths)
         plan = AnswerPlan(guide.form, rendered.opens, prepared.display, guide.unguided)
         return Prompt(rendered.ids, plan, guide.spec.as_json() if guide.spec else None)
 

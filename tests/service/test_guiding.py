@@ -10,7 +10,7 @@ from models.grammar.guide_spec import Constrained, GuideSpec
 from models.grammar.lark import GrammarError
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
-from service.guiding import guided
+from service.guiding import Guides, guided
 
 GOOD = {"type": "object", "properties": {}}
 PATHS = {"a": "tools.0", "b": "tools.2"}
@@ -22,6 +22,9 @@ class Guiding(Family):
     name = "guiding"
     stop_ids = frozenset({0})
 
+    def __init__(self) -> None:
+        self.made = 0
+
     def render(self, conversation: Conversation) -> PreparedPrompt:
         raise NotImplementedError
 
@@ -29,6 +32,7 @@ class Guiding(Family):
         raise NotImplementedError
 
     def guide(self, form: AnswerForm, opens: str = "text") -> GuideSpec | None:
+        self.made += 1
         if form.output_schema and "hard" in form.output_schema:
             raise GrammarError("is too hard")
         for each in form.callable_tools:
@@ -104,3 +108,20 @@ def test_tools_that_are_too_large_together_are_refused_where_that_is_no_choice()
     )
     many = AnswerForm(tuple(tool(name) for name in "abcde"))
     assert refusal(many) == "tools: what they accept is too large; send fewer"
+
+
+def test_the_guide_of_the_same_tools_is_made_once() -> None:
+    family = Guiding()
+    guides = Guides(family)
+    forms = [AnswerForm((tool("a"),), stop_sequences=(stop,)) for stop in "xyz"]
+    made = [guides.of(form, "text", PATHS) for form in forms]
+    assert family.made == 1
+    assert [each.form for each in made] == forms
+    assert len({grammar_of(each.spec) for each in made}) == 1
+    guides.of(AnswerForm((tool("b"),)), "text", PATHS)
+    guides.of(forms[0], "thinking", PATHS)
+    guides.of(AnswerForm((tool("a"),), ToolChoice("any")), "text", PATHS)
+    assert family.made == 4
+    hard = AnswerForm((tool("a", {"hard": 1}),), stop_sequences=("x",))
+    assert not guides.of(hard, "text", PATHS).form.guided
+    assert guides.of(hard, "text", PATHS).form.stop_sequences == ("x",)
