@@ -28,7 +28,7 @@ def gemma4_guide(form: AnswerForm, opens: str, ids: Mapping[str, int]) -> GuideS
         )
         calls = {CALL: _CALL}
     thinking = Free(
-        {ids[CHANNEL_END]: _ANSWER} | {ids[each]: then for each, then in calls.items()},
+        {ids[CHANNEL_END]: _ANSWER},
         close=(ids[CHANNEL_END],),
         may_end=not form.must_call and form.output_schema is None,
     )

@@ -222,7 +222,15 @@ def test_tools_that_the_template_cannot_write_are_refused(tmp_path: Path) -> Non
         ("<channel|><channel|>Yes.<channel|> No.", ["Yes.", " No."]),
         ("<|channel>thought\na<|channel>thought\nb<channel|>c", None),
         ("<|channel>thought\nhm", [("thinks", "hm")]),
+        # Calls in thinking are calls if the answer ends there, and thinking if it goes on.
         ("<|channel>thought\nplan" + LS, [("thinks", "plan"), ("run", {"cmd": "ls"})]),
+        ("<|channel>thought\n" + LS + "\n" + LS, [("run", {"cmd": "ls"})] * 2),
+        (
+            f"<|channel>thought\nOne writes {LS} so.\n<channel|>Yes.",
+            [("thinks", f"One writes {LS} so."), "Yes."],
+        ),
+        (f"<|channel>thought\nOne writes {LS} so.", [("thinks", f"One writes {LS} so.")]),
+        ("<|channel>thought\n<|tool_call>call:x", [("thinks", "<|tool_call>call:x")]),
         ("Let me.\n\n" + LS + "\n" + LS, None),
         (LS + LS + "Two.", [("run", {"cmd": "ls"}), ("run", {"cmd": "ls"}), "Two."]),
         (
