@@ -10,7 +10,7 @@ from models.parsing.bare_call import BareCall
 from models.parsing.call_body import CallBody, NotACall
 from models.parsing.calls import CallWriter, Fault
 from models.parsing.code_spans import CodeSpans
-from models.parsing.events import CallEnd, CallStart, Event, InvalidCall
+from models.parsing.events import CallArguments, CallEnd, CallStart, Event, InvalidCall
 from models.parsing.json_call import JsonCalls
 from models.parsing.prose import Prose
 from models.parsing.syntax import Syntax
@@ -61,22 +61,19 @@ class QwenSyntax(Syntax):
         return self._at is _At.THINKING
 
     def text(self, text: str) -> Iterator[Event]:
-        match self._at:
-            case _At.TEXT:
-                if self._bare is None:
-                    yield from self._show(text)
-                elif not self._bare.feed(text):
-                    yield from self._show_held()
-            case _At.THINKING:
-                if self._aside is None:
-                    yield from self._think(text)
-                else:
-                    self._aside.append((False, text))
-            case _At.CALL:
-                assert self._call is not None
-                yield from self._calling(self._call.text(text))
-            case _At.OVER:
-                pass
+        if self._at is _At.CALL:
+            assert self._call is not None
+            yield from self._calling(self._call.text(text))
+        elif self._at is _At.TEXT:
+            if self._bare is None:
+                yield from self._show(text)
+            elif not self._bare.feed(text):
+                yield from self._show_held()
+        elif self._at is _At.THINKING:
+            if self._aside is None:
+                yield from self._think(text)
+            else:
+                self._aside.append((False, text))
 
     def marker(self, marker: str) -> Iterator[Event]:
         match self._at:
@@ -203,6 +200,8 @@ class QwenSyntax(Syntax):
                     yield from self._prose.end(call_follows=True)
                     self._is_led_to = False
                 yield event
+                if isinstance(event, CallArguments):
+                    continue
                 is_last = isinstance(event, CallEnd) and not self._form.choice.parallel
                 if is_last or isinstance(event, InvalidCall):
                     self._at = _At.OVER

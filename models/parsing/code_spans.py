@@ -16,14 +16,17 @@ class CodeSpans:
 
     def __init__(self) -> None:
         self._fence = ""  # that is open
-        self._line = ""  # so far
+        self._line: list[str] = []  # so far, in pieces
 
     def feed(self, text: str) -> None:
+        if "\n" not in text:
+            self._line.append(text)
+            return
         first, *others = text.split("\n")
-        self._line += first
+        self._line.append(first)
         for part in others:
             self._end_line()
-            self._line = part
+            self._line = [part]
 
     @property
     def inside(self) -> bool:
@@ -33,7 +36,7 @@ class CodeSpans:
             return not self._closes(opened)
         if opened is not None:
             return True
-        return _in_inline_code(self._line)
+        return _in_inline_code("".join(self._line))
 
     def _end_line(self) -> None:
         mark = self._fence_of_line()
@@ -44,7 +47,7 @@ class CodeSpans:
 
     def _fence_of_line(self) -> tuple[str, str] | None:
         """The marks that this line begins with, and what stands after them."""
-        found = _FENCE.match(self._line)
+        found = _FENCE.match("".join(self._line))
         return (found[1], found[2]) if found else None
 
     def _closes(self, mark: tuple[str, str] | None) -> bool:

@@ -12,7 +12,7 @@ from models.parsing.events import Event
 from models.parsing.json_text import MAX_DEPTH, read_json, whole_characters
 
 _SPACE = " \t\n\r"
-_IN_STRING = re.compile(r'[^"\\]*')
+_IN_STRING = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _OUTSIDE = re.compile(r'[^"\[\]{}]*')
 _SCALAR = re.compile(r"[^,\]}\s]*")
 
@@ -173,7 +173,7 @@ class _Value:
         place = _IN_STRING.match(text, place).end()  # pyright: ignore[reportOptionalMemberAccess]
         if place == len(text):
             return place
-        if text[place] == "\\":
+        if text[place] == "\\":  # the last character there is
             self._escaped = True
         else:
             self.in_string = False
@@ -204,7 +204,7 @@ class _WholeEscapes:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        if "\\" not in text and not self._held:
+        if not self._held and "\\u" not in text and not text.endswith("\\"):
             return text
         text = self._held + text
         place = _READY.match(text).end()  # pyright: ignore[reportOptionalMemberAccess]
