@@ -14,15 +14,18 @@ CALL, CALL_END = "<tool_call>", "</tool_call>"
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """`calls` is the form of calls; in tags, booleans and nulls may be written `as_python` does.
+    """How turns are written.
 
-    `text_end` stands between a text and the call after it, and the others around, between and
-    after the results in a user turn. `opens` is what an answer begins with, when it is to think
-    and when it is not, which not all templates
-    can be told; `efforts` are those that the template knows. If it `marks_no_thinking`,
-    every turn that has none says so.
+    If it `strips`, texts stand without the white space around them. `calls` is the form of calls;
+    in tags, booleans and nulls may be written `as_python` does. `text_end` stands between a text
+    and the call after it, and the others around, between and after the results in a user turn.
+
+    If it `marks_no_thinking`, every turn that has none says so. `opens` is what an answer begins
+    with, when it is to think and when it is not, which not all templates can be told; `efforts`
+    are those that the template knows.
     """
 
+    strips: bool
     calls: Literal["json", "xml"]
     as_python: bool
     text_end: str
@@ -46,7 +49,7 @@ _CALLS: list[dict[str, Any]] = [
     {"id": str(place), "type": "function", "function": {"name": "name", "arguments": _ARGUMENTS}}
     for place in range(2)
 ]
-_ASKED: Message = {"role": "user", "content": "asked"}
+_ASKED: Message = {"role": "user", "content": " asked "}
 _RESULTS: list[Message] = [
     {"role": "tool", "tool_call_id": str(place), "name": "name", "content": f"RESULT{place}"}
     for place in range(2)
@@ -85,6 +88,7 @@ class _Probe:
             written = f"{START}assistant\n{THINK}\nTHOUGHT\n{THINK_END}\n\nSAID"
             _check(written in thought and opens[0] in ("", f"{THINK}\n"), "thinking")
         return Dialect(
+            strips="user\nasked" in plain,
             calls="xml" if is_xml else "json",
             as_python="True" in call,
             text_end=text_end,

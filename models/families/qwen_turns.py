@@ -31,7 +31,7 @@ class QwenTurns:
                 case "user":
                     yield from self._user(turn)
                 case "system":
-                    yield from self._chatml.turn("system", turn.text)
+                    yield from self._chatml.turn("system", self._text(turn.text))
 
     def answer(self, prefill: Turn | None, *, thinks: bool) -> Pieces:
         """The beginning of the answer; one that has begun thinks no more."""
@@ -40,19 +40,24 @@ class QwenTurns:
             return self._chatml.beginning("assistant", *opens)
         has_thought = isinstance(prefill.blocks[0], Thinking)
         opens = () if has_thought else self._dialect.opens[1]
-        return self._chatml.beginning("assistant", *opens, *self._blocks(prefill.blocks))
+        last = prefill.blocks[-1]
+        # That at its end is the beginning of what comes.
+        space = last.text[len(last.text.rstrip()) :] if isinstance(last, Text) else ""
+        stripped = [space] if self._dialect.strips else []
+        written = self._blocks(prefill.blocks)
+        return self._chatml.beginning("assistant", *opens, *written, *stripped)
 
     def _user(self, turn: Turn) -> Iterator[str | int]:
         results = [each for each in turn.blocks if isinstance(each, ToolResult)]
         if results:
             dialect = self._dialect
-            pieces = [*dialect.result_start, _result(results[0])]
+            pieces = [*dialect.result_start, self._result(results[0])]
             for each in results[1:]:
-                pieces += (*dialect.result_between, _result(each))
+                pieces += (*dialect.result_between, self._result(each))
             yield from (self._chatml.start, "user", *pieces, *dialect.result_end)
             yield from (self._chatml.end, "\n")
         if turn.text or not results:
-            yield from self._chatml.turn("user", turn.text)
+            yield from self._chatml.turn("user", self._text(turn.text))
 
     def _answer(self, turn: Turn) -> Iterator[str | int]:
         if self._dialect.marks_no_thinking and not any(
@@ -71,9 +76,10 @@ class QwenTurns:
                     yield from self._thinking(text)
                 case Text(text) if isinstance(after, ToolCall):
                     # White space there is the model's way to the call, of which it has its own.
-                    yield text.rstrip() + self._dialect.text_end if text.strip() else ""
+                    text = self._text(text).rstrip()
+                    yield text + self._dialect.text_end if text else ""
                 case Text(text):
-                    yield text
+                    yield self._text(text)
                 case ToolCall():
                     if isinstance(before, ToolCall):
                         yield "\n"
@@ -85,6 +91,12 @@ class QwenTurns:
     def _thinking(self, text: str) -> Iterator[str | int]:
         if self._dialect.thinks:
             yield from (self._ids[THINK], f"\n{text.strip()}\n", self._ids[THINK_END], "\n\n")
+
+    def _result(self, result: ToolResult) -> str:
+        return self._text(f"Error: {result.text}" if result.is_error else result.text)
+
+    def _text(self, text: str) -> str:
+        return text.strip() if self._dialect.strips else text
 
     def _call(self, call: ToolCall) -> str:
         if self._dialect.calls == "json":
@@ -102,10 +114,6 @@ class QwenTurns:
         if self._dialect.as_python and not isinstance(value, (dict, list)):
             return str(value)
         return _json(value)
-
-
-def _result(result: ToolResult) -> str:
-    return f"Error: {result.text}" if result.is_error else result.text
 
 
 def _json(value: Any) -> str:

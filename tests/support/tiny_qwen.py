@@ -1,5 +1,4 @@
-"""Complete model folders of a few kilobytes that have Qwen's markers, and random weights of the
-real architecture.
+"""Complete model folders of a few kilobytes that have Qwen's markers, and no weights in them.
 
 Their tokenizer has one token for each byte. Their templates are short ones of our own that write
 turns as those of Qwen's generations do.
@@ -9,9 +8,9 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from models.safetensors_file import write_float32
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 ADDED = (
@@ -60,22 +59,22 @@ _TEMPLATE = """
 {%- endif %}
 {%- for message in messages %}
     {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+        {{- '<|im_start|>' + message.role + '\n' + CONTENT + '<|im_end|>\n' }}
     {%- elif message.role == 'assistant' %}
         {{- '<|im_start|>assistant\n' }}
         {%- set reasoning = message.reasoning_content | default('') %}
         {%- if (KEEPS_ALL or loop.index0 > ns.last) and (reasoning or MARKS_NONE) and THINKS %}
             {{- '<think>\n' + reasoning + '\n</think>\n\n' }}
         {%- endif %}
-        {{- message.content }}
+        {{- CONTENT }}
         {%- for call in message.tool_calls or [] %}
-            {{- (TEXT_END if message.content else '') if loop.first else '\n' }}
+            {{- (TEXT_END if CONTENT else '') if loop.first else '\n' }}
             {#- -#} CALL
         {%- endfor %}
         {{- '<|im_end|>\n' }}
     {%- elif message.role == 'tool' %}
         {{- '' if loop.previtem.role == 'tool' else '<|im_start|>user' + RESULT_START }}
-        {{- '<tool_response>\n' + message.content + '\n</tool_response>' }}
+        {{- '<tool_response>\n' + CONTENT + '\n</tool_response>' }}
         {{- RESULT_END if loop.nextitem is defined and loop.nextitem.role == 'tool' else LAST_END }}
     {%- endif %}
 {%- endfor %}
@@ -90,6 +89,7 @@ _EFFORT = (
 _OPENS_OFF = "'<think>\n\n</think>\n\n' if enable_thinking is defined and not enable_thinking else "
 # In this order, since calls have values.
 _COMMON = {
+    "CONTENT": "message.content",
     "CALL": _JSON_CALL,
     "VALUE": "value | tojson",
     "FIRST_SYSTEM_ONLY": "false",
@@ -106,6 +106,7 @@ _COMMON = {
     "OPENS": "''",
 }
 _XML: dict[str, str] = {
+    "CONTENT": "(message.content | trim)",
     "CALL": _XML_CALL,
     "TEXT_END": r"'\n\n'",
     "FIRST_SYSTEM_ONLY": "true",
@@ -160,7 +161,7 @@ def write_tiny_qwen(folder: Path, generation: Generation) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [end]}))
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-    save_file(_weights(vocabulary), folder / "model.safetensors", metadata={"format": "mlx"})
+    write_float32(folder / "model.safetensors", {}, [])
     return folder
 
 
@@ -172,27 +173,3 @@ def _byte_tokenizer() -> Tokenizer:
     tokenizer.add_special_tokens([AddedToken(each, special=True) for each in SPECIAL])
     tokenizer.add_tokens([AddedToken(each, special=False, normalized=False) for each in ADDED])
     return tokenizer
-
-
-def _weights(vocabulary: int) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-
-    def matrix(rows: int, columns: int) -> np.ndarray:
-        return random.normal(0, 0.3, (rows, columns)).astype(np.float32)
-
-    weights = {
-        "model.embed_tokens.weight": matrix(vocabulary, _HIDDEN),
-        "model.norm.weight": np.ones(_HIDDEN, np.float32),
-    }
-    for layer in range(_LAYERS):
-        prefix = f"model.layers.{layer}."
-        for name in "qkvo":
-            weights[f"{prefix}self_attn.{name}_proj.weight"] = matrix(_HIDDEN, _HIDDEN)
-        for name in "qk":
-            weights[f"{prefix}self_attn.{name}_norm.weight"] = np.ones(_HIDDEN // 2, np.float32)
-        weights[prefix + "mlp.gate_proj.weight"] = matrix(2 * _HIDDEN, _HIDDEN)
-        weights[prefix + "mlp.up_proj.weight"] = matrix(2 * _HIDDEN, _HIDDEN)
-        weights[prefix + "mlp.down_proj.weight"] = matrix(_HIDDEN, 2 * _HIDDEN)
-        for name in ("input", "post_attention"):
-            weights[f"{prefix}{name}_layernorm.weight"] = np.ones(_HIDDEN, np.float32)
-    return weights

@@ -151,7 +151,7 @@ def test_a_prompt_is_what_the_template_of_its_generation_makes(
             "So:\n\n<tool_call>\n<function=run>\n<parameter=cmd>\nls ü\n</parameter>\n"
             '<parameter=background>\ntrue\n</parameter>\n<parameter=env>\n{"A": null}\n'
             "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=now>\n</function>\n"
-            "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nb.py\n\n</tool_response>\n"
+            "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nb.py\n</tool_response>\n"
             "<tool_response>\nError: x\n</tool_response><|im_end|>\n<|im_start|>assistant\n<think>"
             "\n\n</think>\n\n",
         ),
@@ -192,7 +192,7 @@ def test_every_history_is_written(
     for turn in history:
         for block in turn.blocks:
             if isinstance(block, Text | ToolResult):
-                assert block.text.rstrip() in written
+                assert block.text.strip() in written
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -269,11 +269,11 @@ def test_a_prompt_says_where_it_leaves_off(
 def test_an_answer_that_has_begun_thinks_no_more(
     families: dict[Generation, QwenFamily], tokenizer: Tokenizer
 ) -> None:
-    turns = (Turn.of("user", "count"), Turn.of("assistant", "One, two"))
+    turns = (Turn.of("user", "count"), Turn.of("assistant", "One, two "))
     prompt = families["qwen3.5"].render(Conversation(turns, AnswerForm(thinking=THINKS)))
 
     shown = tokenizer.decode(prompt.ids.tolist(), skip_special_tokens=False)
-    assert shown.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\nOne, two")
+    assert shown.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\nOne, two ")
     assert prompt.opens == "text"
 
 

@@ -25,7 +25,7 @@ LS = {"cmd": "ls"}
 
 
 def dialect(calls: Any, *, thinks: bool = True) -> Dialect:
-    return Dialect(calls, False, "\n", (), (), (), thinks, False, ((), ()), True, ())
+    return Dialect(False, calls, False, "\n", (), (), (), thinks, False, ((), ()), True, ())
 
 
 def json_call(name: str = "run", arguments: Any = None) -> str:
