@@ -86,7 +86,8 @@ class _Bench:
         self._end = self._tokenizer.token_to_id(_END)
 
     def validity(self, tools: tuple[Tool, ...], calls: int, *, is_guided: bool) -> Figure:
-        """The share of arguments that follow their schema, of so many calls of each tool."""
+        """The share of arguments that follow their schema, of so many calls of each tool: of those
+        that came to their end, since one that is cut is never published."""
         schemas = Schemas(tools)
         valid, cut, tokens, total = 0, 0, 0, calls * len(tools)
         for tool in tools:
@@ -97,11 +98,14 @@ class _Bench:
                 tokens += len(made)
                 cut += self._end not in made
                 valid += self._is_valid(made, tool, schemas)
-        how = f"{valid} of {total} calls, {calls} of each of {len(tools)} tools, temperature 1"
-        how += f"; {cut} cut at {_MOST_TOKENS} tokens; {tokens / total:.0f} tokens a call"
+        share = 100 * valid / max(total - cut, 1)
+        how = (
+            f"{valid} of {total - cut} calls, {calls} of each of {len(tools)} tools, temperature 1"
+        )
+        how += f"; {cut} more cut at {_MOST_TOKENS} tokens; {tokens / total:.0f} tokens a call"
         if is_guided:
-            return Figure("valid calls, guided", 100 * valid / total, "%", how, Bar(">=", 100))
-        return Figure("valid calls, not guided", 100 * valid / total, "%", how)
+            return Figure("valid calls, guided", share, "%", how, Bar(">=", 100))
+        return Figure("valid calls, not guided", share, "%", how)
 
     def cost(self, pairs: int, tokens: int) -> Figure:
         """One guided step over one that is not, in turns; the first pair warms both."""
