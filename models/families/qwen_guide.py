@@ -49,7 +49,8 @@ class _Guide:
         if not self._dialect.thinks:
             return Ended()
         end = self._ids[THINK_END]
-        return Free({end: _THOUGHT}, close=(*self._tokens.plain("\n"), end))
+        close = (*self._tokens.plain("\n"), end)
+        return Free({end: _THOUGHT}, close=close, may_end=not self.asks)
 
     def answer(self, *, is_first: bool) -> State:
         """What is asked for, or what one of the markers leads to."""

@@ -121,6 +121,8 @@ def test_what_is_asked_for_comes_after_thinking(follower: Follower, generation: 
     wants = form("any", thinking=THINKS)
     assert follower.refused(wants, opens, f"{thought}\n\n{call()}") is None
     assert follower.refused(wants, opens, f"{thought}\n\nText") is not None
+    # Nor may the answer end before what is asked for has come.
+    assert follower.refused(wants, opens, thought.removesuffix(THINK_END)) is not None
     wants = form(output_schema=SCHEMA, thinking=THINKS)
     assert follower.refused(wants, opens, f'{thought}\n\n{{"a": 1}}') is None
     said, count = follower.events(wants, opens, f'{thought}\n\n{{"a": 1}}')
