@@ -17,6 +17,8 @@ _STRUCTURE_KEYS = {
     "stop_reason",
     "service_tier",
 }
+# What stands under these is the client's own JSON, keys and all.
+_OWN_JSON_KEYS = {"input", "input_examples", "input_schema", "schema"}
 
 
 def redact(request: dict[str, Any]) -> dict[str, Any]:
@@ -48,16 +50,16 @@ def redact(request: dict[str, Any]) -> dict[str, Any]:
 def shapes(value: Any) -> Any:
     """A copy of a request or a message with its texts replaced by their shapes.
 
-    Each string becomes {"chars", "sha256"}, but for types, roles, models and ids, and so does the
-    JSON of a call's input, whose keys say something, too; structure and numbers stay. Token ids
-    are numbers: whoever keeps no content leaves them out.
+    Each string becomes {"chars", "sha256"}, but for types, roles, models and ids, and so does JSON
+    whose keys say something, too: inputs of calls, and schemas. Structure and numbers stay. Token
+    ids are numbers: whoever keeps no content leaves them out.
     """
     root = [value]
     pending: list[Any] = [root]
     while pending:
         node = pending.pop()
         for key, child in _children(node):
-            if key == "input":
+            if key in _OWN_JSON_KEYS:
                 node[key] = _shape(to_json(child))
             elif isinstance(child, dict | list):
                 node[key] = cast(Any, child).copy()

@@ -98,6 +98,15 @@ def test_shapes_keep_structure_and_no_content() -> None:
     }
 
 
+def test_shapes_keep_nothing_of_schemas_and_examples() -> None:
+    schema = {"type": "object", "properties": {SECRET: {"enum": [SECRET]}}}
+    request = {
+        "tools": [{"name": "t", "input_schema": schema, "input_examples": [{SECRET: 1}]}],
+        "output_config": {"format": {"type": "json_schema", "schema": schema}},
+    }
+    assert SECRET not in repr(shapes(request))
+
+
 def test_depth_is_no_fault() -> None:
     value: Any = SECRET
     for _ in range(5000):
