@@ -15,16 +15,21 @@ from storage.answer_pieces import (
     joined,
 )
 
+# Clients parse all that is there of a call's arguments again at each delta.
+_LEAST_ARGUMENTS = 16
+
 
 class BlockEvents:
     """One block is open at a time; their indices count from 0, in the order in which they begin.
 
-    Pieces that come together are joined: whoever fell behind gets what was missed at once.
+    Pieces that come together are joined: whoever fell behind gets what was missed at once. Those
+    of a call's arguments wait for each other until they are 16 characters, or its end.
     """
 
     def __init__(self) -> None:
         self._index = -1
         self._open: type[Piece] | None = None  # what its first piece is
+        self._arguments = ""  # that wait
 
     def of(self, pieces: Iterable[Piece]) -> Iterator[events.Event]:
         for piece in joined(pieces):
@@ -44,12 +49,15 @@ class BlockEvents:
                     empty = {"type": "tool_use", "id": id, "name": name, "input": {}}
                     yield from self._begin(CallStart, empty)
                 case CallArguments(text):
-                    yield self._delta("input_json_delta", partial_json=text)
+                    self._arguments += text
+                    if len(self._arguments) >= _LEAST_ARGUMENTS:
+                        yield from self._end_arguments()
                 case CallEnd():
                     yield from self.end()
 
     def end(self) -> Iterator[events.Event]:
         """Of the block that is open, if one is: a call that was cut short ends like that, too."""
+        yield from self._end_arguments()
         if self._open is not None:
             self._open = None
             yield events.content_block_stop(self._index)
@@ -61,6 +69,11 @@ class BlockEvents:
         self._open = kind
         self._index += 1
         yield events.content_block_start(self._index, empty)
+
+    def _end_arguments(self) -> Iterator[events.Event]:
+        if self._arguments:
+            yield self._delta("input_json_delta", partial_json=self._arguments)
+            self._arguments = ""
 
     def _delta(self, kind: str, **more: str) -> events.Event:
         return events.content_block_delta(self._index, kind, **more)

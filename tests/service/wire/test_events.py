@@ -119,3 +119,14 @@ def test_a_machine_code_is_found_in_the_details() -> None:
 def test_faults_tell_clients_whether_to_come_back() -> None:
     assert ApiError.overloaded("busy", retry_after=2).headers == {"retry-after": "2"}
     assert ApiError.internal("broken").headers == {"x-should-retry": "false"}
+
+
+def test_small_pieces_of_arguments_wait_for_each_other_but_not_beyond_their_call() -> None:
+    blocks, json_text = BlockEvents(), '{"path":"a/rather/long/path.py"}'
+    shown = [event for each in json_text for event in blocks.of([CallArguments(each)])]
+    shown += blocks.end()
+    pieces = [each["delta"]["partial_json"] for each in shown if "delta" in each]
+    assert ["".join(pieces), *map(len, pieces)] == [json_text, 16, 16]
+    assert [*blocks.of([CallArguments('{"a":1}')])] == []
+    last = next(blocks.of([CallEnd()]))
+    assert last["delta"]["partial_json"] == '{"a":1}'
