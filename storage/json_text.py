@@ -1,7 +1,11 @@
 import json
+import re
 from typing import Any
 
 import orjson
+
+# What may be an integer beyond 64 bits, which orjson would read as a double.
+_PERHAPS_LARGE = re.compile(rb"[0-9]{20}|-[0-9]{19}")
 
 
 def to_json(value: Any) -> bytes:
@@ -18,8 +22,5 @@ def to_json(value: Any) -> bytes:
 
 
 def from_json(text: bytes) -> Any:
-    """What `to_json` wrote. Raises ValueError for what is no JSON."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return json.loads(text)  # orjson refuses integers of hundreds of digits
+    """What `to_json` wrote, integers exact. Raises ValueError for what is no JSON."""
+    return json.loads(text) if _PERHAPS_LARGE.search(text) else orjson.loads(text)

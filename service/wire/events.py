@@ -5,10 +5,9 @@ Order: message_start, then for each block start, deltas, stop, then message_delt
 
 from typing import Any
 
-import orjson
-
 from service.errors import ApiError
 from service.wire.responses import Block, Message, StopReason, Usage
+from storage.json_text import to_json
 
 Event = dict[str, Any]
 
@@ -59,4 +58,4 @@ def error(fault: ApiError, request_id: str | None) -> Event:
 
 def encode(event: Event) -> bytes:
     """The event as it goes over the wire; clients drop events without the `event:` line."""
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), orjson.dumps(event))
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), to_json(event))

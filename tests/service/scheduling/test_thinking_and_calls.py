@@ -102,6 +102,19 @@ def test_a_stream_and_a_whole_answer_have_every_kind_of_block(service: Running) 
         assert_recorded(service, run, response_of(service, run)["message"])
 
 
+def test_integers_of_any_size_are_exact_wherever_an_answer_is_shown(service: Running) -> None:
+    numbers = {"n": [9007199254740993, 2**64 + 1, -(2**63) - 1, 10**40 + 1]}
+    request = asking(f"<call>run:{json.dumps(numbers)}</call>")
+    headers = {"idempotency-key": uuid4().hex}
+    with service.client(headers=headers) as client:
+        whole = client.post("/v1/messages", json=request).raise_for_status().json()
+        again = client.post("/v1/messages", json=request).raise_for_status().json()
+    streamed = message_of(events_of_service(service, request))
+    kept = response_of(service, service.runs()[0])["message"]
+    for message in (whole, again, streamed, kept):
+        assert message["content"][0]["input"] == numbers
+
+
 @pytest.mark.parametrize("how", ["kill", "stop", "engine"])
 @pytest.mark.parametrize(
     "at",
@@ -134,7 +147,7 @@ def test_an_operator_resumes_what_was_left_within_a_call(service: Running, go: P
     at = len(ids_of(f'{THOUGHT}See.<call>run:{{"cmd":'))
     request = asking(script={"hold_at": at, "hold_file": str(go)}, stream=True)
     with Connection(service.url, request) as connection:
-        connection.read_until(b"input_json_delta")
+        connection.read_until(b"tool_use")
         run_id = connection.run_id()
     assert ended(service, run_id)["state"] == "cancelled"
     cut = response_of(service, service.run(run_id))["message"]["content"]
