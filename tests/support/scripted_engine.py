@@ -1,6 +1,7 @@
 """An engine process without a model, for protocol tests: it does what the prompt tells it to.
 
-The last user turn may be a JSON object; anything else is answered with "ok". Its keys:
+The last user turn, in ChatML, may be a JSON object; anything else is answered with "ok". Where the
+environment names a SCRIPT_FILE, that has the object, whatever the prompt. Its keys:
 
     say            the text to answer with; markers in it are tokens of their own
     ids            the token ids to answer with, instead of `say`
@@ -66,7 +67,9 @@ class _Play:
     ) -> None:
         self.link, self.run, self.suspended_at = link, run, suspended_at
         asked = run.prompt[: len(run.prompt) - run.first_index].tolist()
-        self.script = _script(tokenizer.decode(asked, skip_special_tokens=False))
+        file = os.environ.get("SCRIPT_FILE")
+        script = Path(file).read_text() if file else _last_user_turn(tokenizer, asked)
+        self.script = _script(script)
         self.ids = self.script.get("ids")
         if self.ids is None:
             self.ids = tokenizer.encode(self.script.get("say", "ok")).ids
@@ -158,10 +161,14 @@ class _Play:
         self.link.send(Finished(self.run.job, reason, stats))
 
 
-def _script(prompt: str) -> dict[str, Any]:
-    last = prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+def _last_user_turn(tokenizer: Tokenizer, ids: list[int]) -> str:
+    prompt = tokenizer.decode(ids, skip_special_tokens=False)
+    return prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+
+
+def _script(text: str) -> dict[str, Any]:
     try:
-        script = json.loads(last)
+        script = json.loads(text)
     except ValueError:
         return {}
     return script if isinstance(script, dict) else {}

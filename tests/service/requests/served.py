@@ -12,7 +12,8 @@ from service.signatures import Signer
 from service.wire.requests import BaseRequest, MessagesRequest
 from service.wire.validation import validate
 
-SIGNER = Signer(b"k" * 32)
+SIGNING_KEY = b"k" * 32
+SIGNER = Signer(SIGNING_KEY)
 TINY = Served("tiny", Capabilities(), SIGNER)
 ABLE = Served(
     "able",
