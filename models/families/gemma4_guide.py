@@ -16,21 +16,24 @@ _FIRST, _THOUGHT, _ANSWER, _CALL, _AFTER_CALL, _END = range(6)
 def gemma4_guide(form: AnswerForm, opens: str, ids: Mapping[str, int]) -> GuideSpec | None:
     """None where nothing is asked of the answer. Raises GrammarError."""
     budget = form.thinking.budget_tokens
-    if not form.callable_tools and form.output_schema is None and budget is None:
+    asks = form.must_call or form.output_schema is not None
+    if not asks and budget is None and not (form.callable_tools and form.guided):
         return None
     thought = {CHANNEL: _THOUGHT}
     call: State = Ended()
     calls = dict[str, int]()
     if form.callable_tools:
+        calls = {CALL: _CALL}
+        call = Free({ids[CALL_END]: _AFTER_CALL})
+    if form.callable_tools and form.guided:
         close = token(ids[CALL_END])
         call = Constrained(
             gemma_calls_grammar(form.callable_tools, ids[QUOTE], suffix=close), _AFTER_CALL
         )
-        calls = {CALL: _CALL}
     thinking = Free(
         {ids[CHANNEL_END]: _ANSWER},
         close=(ids[CHANNEL_END],),
-        may_end=not form.must_call and form.output_schema is None,
+        may_end=not asks,
     )
     text = Free({ids[each]: then for each, then in (thought | calls).items()}, text=True)
 

@@ -61,6 +61,9 @@ def glimmer_guide(
         _HEADER_LATER: header(again | user | tools),
     }
     for place, tool in enumerate(form.callable_tools):
+        if not form.guided:
+            states[_CALLS + place] = Free({message_end: _LATER})
+            continue
         calls = atem_calls_grammar(
             [tool],
             literal("<atem:function_calls>\n"),

@@ -376,6 +376,12 @@ def test_plain_text_is_guided_by_nothing(family: Gemma4Family) -> None:
     assert family.guide(AnswerForm(tools=TOOLS, choice=ToolChoice("none"))) is None
 
 
+def test_without_a_grammar_calls_are_free(family: Gemma4Family, follower: Follower) -> None:
+    assert family.guide(AnswerForm(TOOLS, guided=False)) is None
+    form = AnswerForm(TOOLS, thinking=ThinkingMode("enabled", 12), guided=False)
+    assert follower.refused(form, "text", LS.replace("cmd", "timeout") + "Done.") is None
+
+
 @pytest.mark.parametrize("opens", ["text", "thought"])
 def test_thinking_is_closed_where_its_budget_ends(follower: Follower, opens: str) -> None:
     form = AnswerForm(thinking=ThinkingMode("enabled", 12))

@@ -381,6 +381,12 @@ def test_plain_text_is_guided_by_nothing(family: GlimmerFamily) -> None:
     assert family.guide(no_call, "text") is None
 
 
+def test_without_a_grammar_calls_are_free(follower: Follower) -> None:
+    form = AnswerForm(TOOLS, guided=False)
+    raw = LS.replace("cmd", "timeout") + NEXT + USER + "Done."
+    assert follower.refused(form, "header", raw) is None
+
+
 def test_thinking_is_closed_where_its_budget_ends(follower: Follower) -> None:
     form = AnswerForm(thinking=ThinkingMode("enabled", 12))
     for length in range(20):
