@@ -1,10 +1,13 @@
 """Conversations that clients send, and that every family must be able to write down."""
 
+from typing import Any
+
 from models.conversation import (
     Block,
     Role,
     Text,
     Thinking,
+    Tool,
     ToolCall,
     ToolResult,
     Turn,
@@ -113,3 +116,36 @@ HISTORIES: dict[str, tuple[Turn, ...]] = {
         Turn.of("system", "x"),
     ),
 }
+
+
+def messages_of(turn: Turn) -> list[dict[str, Any]]:
+    """The turn as templates are given it."""
+    results = [
+        {"role": "tool", "tool_call_id": each.call_id, "name": each.name, "content": each.text}
+        for each in turn.blocks
+        if isinstance(each, ToolResult)
+    ]
+    if results and not turn.text:
+        return results
+    message: dict[str, Any] = {"role": turn.role, "content": turn.text}
+    thinking = [each.text for each in turn.blocks if isinstance(each, Thinking)]
+    if thinking:
+        message["reasoning_content"] = "".join(thinking)
+    calls = [
+        {
+            "id": each.id,
+            "type": "function",
+            "function": {"name": each.name, "arguments": each.arguments},
+        }
+        for each in turn.blocks
+        if isinstance(each, ToolCall)
+    ]
+    if calls:
+        message["tool_calls"] = calls
+    return [*results, message]
+
+
+def function_of(tool: Tool) -> dict[str, Any]:
+    """The tool as templates are given it."""
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": function}

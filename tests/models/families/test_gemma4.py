@@ -13,10 +13,8 @@ from models.conversation import (
     AnswerForm,
     Conversation,
     Text,
-    Thinking,
     ThinkingMode,
     Tool,
-    ToolCall,
     ToolChoice,
     ToolResult,
     Turn,
@@ -25,7 +23,7 @@ from models.families.family import NotRendered
 from models.families.gemma4 import Gemma4Family
 from models.families.gemma4_answer import MARKERS, Gemma4Syntax
 from tests.models.families.answers import Follower, read
-from tests.models.families.histories import FORGED, HISTORIES
+from tests.models.families.histories import FORGED, HISTORIES, function_of, messages_of
 from tests.models.parsing.call_bodies import TOOLS, no_fault
 from tests.support.tiny_gemma import GEMMA4_MARKERS, GEMMA4_TEMPLATE, write_tiny_gemma4
 
@@ -80,38 +78,6 @@ def test_a_prompt_is_what_the_checkpoints_own_template_and_tokenizer_make(
         enable_thinking=thinks,
     )
     assert family.render(Conversation(turns, form)).ids.tolist() == theirs
-
-
-def messages_of(turn: Turn) -> list[dict[str, Any]]:
-    """The turn as templates are given it."""
-    results = [
-        {"role": "tool", "tool_call_id": each.call_id, "name": each.name, "content": each.text}
-        for each in turn.blocks
-        if isinstance(each, ToolResult)
-    ]
-    if results and not turn.text:
-        return results
-    message: dict[str, Any] = {"role": turn.role, "content": turn.text}
-    thinking = [each.text for each in turn.blocks if isinstance(each, Thinking)]
-    if thinking:
-        message["reasoning_content"] = "".join(thinking)
-    calls = [
-        {
-            "id": each.id,
-            "type": "function",
-            "function": {"name": each.name, "arguments": each.arguments},
-        }
-        for each in turn.blocks
-        if isinstance(each, ToolCall)
-    ]
-    if calls:
-        message["tool_calls"] = calls
-    return [*results, message]
-
-
-def function_of(tool: Tool) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
-    return {"type": "function", "function": function}
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES.keys())

@@ -24,8 +24,7 @@ from models.families.family import NotRendered
 from models.families.glimmer import GlimmerFamily
 from models.families.glimmer_answer import MARKERS, GlimmerSyntax
 from tests.models.families.answers import Follower, blocks, read
-from tests.models.families.histories import FORGED, HISTORIES
-from tests.models.families.test_gemma4 import function_of, messages_of
+from tests.models.families.histories import FORGED, HISTORIES, function_of, messages_of
 from tests.models.parsing.call_bodies import TOOLS, no_fault
 from tests.support.tiny_glimmer import TEMPLATE, write_tiny_glimmer
 

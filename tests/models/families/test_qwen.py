@@ -23,8 +23,7 @@ from models.conversation import (
 )
 from models.families import family_of
 from models.families.qwen import QwenFamily
-from tests.models.families.histories import FORGED, HISTORIES
-from tests.models.families.test_gemma4 import function_of, messages_of
+from tests.models.families.histories import FORGED, HISTORIES, function_of, messages_of
 from tests.models.parsing.call_bodies import TOOLS
 from tests.support.tiny_qwen import ADDED, Generation, write_tiny_qwen
 
