@@ -5,10 +5,11 @@ from dataclasses import replace
 from enum import Enum, auto
 
 from models.conversation import AnswerForm
+from models.parsing.aside import Aside
 from models.parsing.call_body import NotACall
 from models.parsing.calls import CallWriter, Fault
 from models.parsing.code_spans import CodeSpans
-from models.parsing.events import CallArguments, CallEnd, CallStart, Event, InvalidCall
+from models.parsing.events import CallStart, Event, InvalidCall
 from models.parsing.gemma_call import QUOTE, GemmaCall
 from models.parsing.prose import Prose
 from models.parsing.syntax import Syntax
@@ -31,9 +32,7 @@ class Gemma4Syntax(Syntax):
     """A call is what stands after its opener, unless that stands in quoted code. What is no call
     after all is text.
 
-    Models call while they still think, and think about how calls are written. So what stands in
-    thinking from a call's opener on is held: if the answer ends there, and it is valid calls and
-    nothing else, they are calls, and else it is what was thought.
+    What stands in thinking from a call's opener on is held aside.
     """
 
     def __init__(self, form: AnswerForm, fault: Fault, opens: str) -> None:
@@ -46,9 +45,7 @@ class Gemma4Syntax(Syntax):
         self._call: GemmaCall | None = None
         self._at = _At.THOUGHT if opens == "thought" else _At.TEXT
         self._name: str | None = None  # of the channel, as far as it is there
-        self._aside: list[
-            tuple[bool, str]
-        ] = []  # (is a marker, text), in thinking, from a call's opener on
+        self._aside = Aside()
         self._line_end = ""  # which may be the last of a thought, and belongs to the close then
 
     @property
@@ -63,7 +60,7 @@ class Gemma4Syntax(Syntax):
             assert self._call is not None
             yield from self._calling(self._call.text(text))
         elif self._aside:
-            self._aside.append((False, text))
+            self._aside.text(text)
         elif self._at is _At.THOUGHT:
             yield from self._thought(text)
 
@@ -73,10 +70,10 @@ class Gemma4Syntax(Syntax):
         elif self._at is _At.OVER:
             return
         elif self._aside and marker != CHANNEL_END:
-            self._aside.append((True, marker))
+            self._aside.marker(marker)
         elif marker == CALL and self._form.may_call and not self._is_quoted:
             if self._at is _At.THOUGHT:
-                self._aside.append((True, marker))
+                self._aside.marker(marker)
                 return
             self._call = GemmaCall(self._form.callable_tools, self._writer)
             self._at = _At.CALL
@@ -91,9 +88,9 @@ class Gemma4Syntax(Syntax):
             yield from self.text(marker)
 
     def end(self, *, cut: bool) -> Iterator[Event]:
-        calls = [] if cut else self._calls_aside()
+        calls = self._calls_aside() if self._aside and not cut else []
         if calls:
-            self._aside.clear()
+            self._aside.taken()
         if self._at is not _At.CALL:
             yield from self._end_prose()
             yield from calls
@@ -116,21 +113,11 @@ class Gemma4Syntax(Syntax):
         yield from self._prose.thinking(text.removesuffix("\n"))
 
     def _calls_aside(self) -> list[Event]:
-        """The calls in what is held, if it is nothing else."""
-        if not self._aside:
-            return []
         read = Gemma4Syntax(replace(self._form, guided=False), self._fault, "text")
-        events: list[Event] = []
-        for is_marker, text in self._aside:
-            events += read.marker(text) if is_marker else read.text(text)
-        events += read.end(cut=False)
-        is_calls = all(isinstance(each, CallStart | CallArguments | CallEnd) for each in events)
-        return events if is_calls else []
+        return self._aside.calls(read, self._form.callable_tools)
 
     def _end_prose(self) -> Iterator[Event]:
-        aside = "".join(text for _, text in self._aside)
-        self._aside.clear()
-        if aside:
+        if aside := self._aside.taken():
             yield from self._thought(aside)
         if self._name and self._name != THOUGHT.strip():  # a channel without a name
             yield from self._prose.thinking(self._name)

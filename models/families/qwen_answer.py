@@ -1,16 +1,17 @@
 """What Qwen's checkpoints write: thinking, text, and calls in JSON or in tags."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum, auto
 
 from models.conversation import AnswerForm
 from models.families.qwen_dialect import CALL, CALL_END, THINK, THINK_END, Dialect
+from models.parsing.aside import Aside
 from models.parsing.bare_call import BareCall
 from models.parsing.call_body import CallBody, NotACall
 from models.parsing.calls import CallWriter, Fault
 from models.parsing.code_spans import CodeSpans
-from models.parsing.events import CallArguments, CallEnd, CallStart, Event, InvalidCall
+from models.parsing.events import CallArguments, CallEnd, Event, InvalidCall
 from models.parsing.json_call import JsonCalls
 from models.parsing.prose import Prose
 from models.parsing.syntax import Syntax
@@ -28,9 +29,7 @@ class QwenSyntax(Syntax):
     """A call is what stands after its opener, unless that stands in quoted code. What is no call
     after all is text.
 
-    Models have been seen to call while they still think, and to think about how calls are written.
-    So what looks like calls in thinking is held: if the answer ends there, and all is well with
-    them, they are calls, and else what was thought.
+    What stands in thinking from a call's opener on is held aside.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class QwenSyntax(Syntax):
             may_call=form.may_call, leads_to_calls_thinks=form.thinking.kind == "between_tools"
         )
         self._thought = _Trimmed()
-        self._aside: list[tuple[bool, str]] | None = None  # in thinking, from a call's opener on
+        self._aside = Aside()
         self._code = CodeSpans()
         self._has_text = False
         self._call: CallBody | None = None
@@ -70,10 +69,10 @@ class QwenSyntax(Syntax):
             elif not self._bare.feed(text):
                 yield from self._show_held()
         elif self._at is _At.THINKING:
-            if self._aside is None:
-                yield from self._think(text)
+            if self._aside:
+                self._aside.text(text)
             else:
-                self._aside.append((False, text))
+                yield from self._think(text)
 
     def marker(self, marker: str) -> Iterator[Event]:
         match self._at:
@@ -93,7 +92,7 @@ class QwenSyntax(Syntax):
                 yield from self._prose.end()
                 return
             yield from self._end_call(closed=False)
-        if self._at is _At.THINKING and self._aside is not None:
+        if self._aside:
             yield from self._end_aside(may_call=not cut)
         if self._bare is not None and not cut and (call := self._bare.end()):
             yield from (*self._prose.end(call_follows=True), *call)
@@ -141,40 +140,28 @@ class QwenSyntax(Syntax):
 
     def _marker_in_thinking(self, marker: str) -> Iterator[Event]:
         if marker == THINK_END:
-            if self._aside is not None:
-                yield from self._end_aside(may_call=False)
+            yield from self._end_aside(may_call=False)
             self._thought = _Trimmed()
             yield from self._prose.thinking("")  # of which there may have been none
             yield from self._prose.end()
             self._begin_text()
-        elif self._aside is not None:
-            self._aside.append((True, marker))
-        elif marker == CALL and self._form.may_call:
-            self._aside = [(True, marker)]
+        elif self._aside or (marker == CALL and self._form.may_call):
+            self._aside.marker(marker)
         elif marker != THINK or self._thought.has_begun:
             yield from self._think(marker)
 
     def _end_aside(self, *, may_call: bool) -> Iterator[Event]:
-        """Calls that stood in thinking, or what was thought about them."""
-        aside, self._aside = self._aside or [], None
-        called = self._calls_in(aside) if may_call else []
-        if called:
-            yield from (*self._prose.end(), *called)
+        calls = self._calls_aside() if may_call else []
+        aside = self._aside.taken()
+        if calls:
+            yield from (*self._prose.end(), *calls)
         else:
-            yield from self._think("".join(text for _, text in aside))
+            yield from self._think(aside)
 
-    def _calls_in(self, aside: Sequence[tuple[bool, str]]) -> list[Event]:
-        """What an answer of just that would be, if it is one of good calls."""
+    def _calls_aside(self) -> list[Event]:
         held = replace(self._form, guided=False)
-        answer = QwenSyntax(held, self._dialect, self._fault, "text", reads_bare=False)
-        events: list[Event] = []
-        for is_marker, text in aside:
-            events += answer.marker(text) if is_marker else answer.text(text)
-        events += answer.end(cut=False)
-        declared = {each.name for each in self._form.callable_tools}
-        called = [each.name in declared for each in events if isinstance(each, CallStart)]
-        is_good = bool(called) and all(called)
-        return events if is_good and not isinstance(events[-1], InvalidCall) else []
+        read = QwenSyntax(held, self._dialect, self._fault, "text", reads_bare=False)
+        return self._aside.calls(read, self._form.callable_tools)
 
     def _marker_in_call(self, marker: str) -> Iterator[Event]:
         assert self._call is not None

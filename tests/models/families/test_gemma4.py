@@ -196,6 +196,10 @@ def test_tools_that_the_template_cannot_write_are_refused(tmp_path: Path) -> Non
             [("thinks", f"One writes {LS} so."), "Yes."],
         ),
         (f"<|channel>thought\nOne writes {LS} so.", [("thinks", f"One writes {LS} so.")]),
+        (
+            "<|channel>thought\n" + LS.replace("run", "nobodys"),
+            [("thinks", LS.replace("run", "nobodys"))],
+        ),
         ("<|channel>thought\n<|tool_call>call:x", [("thinks", "<|tool_call>call:x")]),
         ("Let me.\n\n" + LS + "\n" + LS, None),
         (LS + LS + "Two.", [("run", {"cmd": "ls"}), ("run", {"cmd": "ls"}), "Two."]),

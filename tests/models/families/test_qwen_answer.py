@@ -133,7 +133,8 @@ def test_calls_in_thinking_are_calls_if_the_answer_ends_with_them(calls: str, ca
     assert thought(f"{good}{good}") == [("run", LS), ("run", LS)]
     assert thought(f"plan it\n{good}", cut=True) == [("thinks", f"plan it\n{good}")]
     assert thought(f"So {good} it is.</think>Yes.") == [("thinks", f"So {good} it is."), "Yes."]
-    for bad in (call("nobody"), call("run", {}), f"{CALL}{CALL_END} is how", f"{CALL}\n"):
+    written = f"{CALL}{CALL_END} is how"
+    for bad in (call("nobody"), call("run", {}), written, f"{CALL}\n", f"{good} is how"):
         assert thought(f"plan {bad}") == [("thinks", f"plan {bad}".strip())]
 
 
@@ -161,6 +162,14 @@ def test_what_is_no_call_is_text(calls: str, call: Any) -> None:
     assert answer(call("../x"), calls) == [call("../x")]
     half = call()[: -len(CALL_END) - 4]
     assert answer(half, calls) == [half]
+
+
+@BOTH
+def test_text_after_a_call_that_has_no_close_is_kept(calls: str, call: Any) -> None:
+    unclosed = call().removesuffix(f"\n{CALL_END}")
+
+    assert answer(f"{unclosed}Done.", calls) == [("run", LS), "Done."]
+    assert answer(f"{unclosed}Done.{CALL_END}", calls) == [("run", LS), f"Done.{CALL_END}"]
 
 
 @BOTH
