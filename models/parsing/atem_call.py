@@ -196,8 +196,7 @@ class AtemCalls(CallBody):
     def _end_call(self) -> Iterator[Event]:
         yield from self._writer.arguments("}" if self._arguments else "{}")
         yield from self._writer.end(self._arguments)
-        self._ended()
-        self._unread.append(self._rest)
+        self._ended(self._rest)
         self._at = _At.CALL
 
 

@@ -49,7 +49,8 @@ class CallBody(ABC):
             raise NotACall("no tool can have its name")
         return self._writer.start(self.name)
 
-    def _ended(self) -> None:
+    def _ended(self, rest: str = "") -> None:
+        """A call is complete; `rest` stands after it in what was read."""
         self.name = None
         self.calls += 1
-        self._unread.clear()
+        self._unread[:] = [rest]

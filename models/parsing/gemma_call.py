@@ -56,6 +56,7 @@ class GemmaCall(CallBody):
         self._keys: list[str] = []  # of the objects among them
         self._arguments: dict[str, Any] = {}
         self._json: list[str] = []  # that has not been written yet
+        self._comma = ""  # before what comes next, if anything does
 
     @property
     def closable(self) -> bool:
@@ -78,7 +79,7 @@ class GemmaCall(CallBody):
             if self._expects not in (_Expects.KEY, _Expects.VALUE):
                 raise NotACall("it has a string where none may be")
             self._string = []
-            self._json.append('"')
+            self._add('"')
         elif self._after is not None and self._after.strip() == ",":  # a key in markers
             yield from self._end_string()
             yield from self.quote()
@@ -181,7 +182,7 @@ class GemmaCall(CallBody):
                 self._json.append(":")
                 self._expects = _Expects.VALUE
             case _Expects.COMMA, ",":
-                self._json.append(",")
+                self._comma = ","
                 self._expects = _Expects.VALUE if self._in_list else _Expects.KEY
             case ((_Expects.KEY | _Expects.COMMA), "}") if not self._in_list:
                 self._close("}")
@@ -195,11 +196,11 @@ class GemmaCall(CallBody):
         if not word:
             return
         if self._is_key:
-            self._json.append(write_json(word))
+            self._add(write_json(word))
             self._end_key(word)
         elif self._expects is _Expects.VALUE:
             value, json = _value(word)
-            self._json.append(json)
+            self._add(json)
             self._end_value(value)
         else:
             raise NotACall("its arguments are broken")
@@ -220,16 +221,21 @@ class GemmaCall(CallBody):
         if len(self._holders) == MAX_DEPTH:
             raise NotACall(f"it is nested more than {MAX_DEPTH} deep")
         self._holders.append(holder)
-        self._json.append("[" if isinstance(holder, list) else "{")
+        self._add("[" if isinstance(holder, list) else "{")
         self._expects = _Expects.VALUE if isinstance(holder, list) else _Expects.KEY
 
     def _close(self, bracket: str) -> None:
         self._json.append(bracket)
+        self._comma = ""
         holder = self._holders.pop()
         if self._holders:
             self._end_value(holder)
         else:
             self._expects = _Expects.NOTHING
+
+    def _add(self, json: str) -> None:
+        self._json.append(self._comma + json)
+        self._comma = ""
 
     def _written(self) -> Iterator[Event]:
         json, self._json = "".join(self._json), []

@@ -60,7 +60,7 @@ class JsonCalls(CallBody):
                 if text[start] in _SPACE:
                     continue
                 if not self._begins_value(text[start]):
-                    yield from self._between(text[start])
+                    yield from self._between(text, start)
                     continue
                 self._value = _Value(text[start])
             place = self._value.feed(text, place)
@@ -82,7 +82,8 @@ class JsonCalls(CallBody):
         is_key = self._expects is _Expects.KEY and character == '"'
         return is_key or self._expects is _Expects.VALUE
 
-    def _between(self, character: str) -> Iterator[Event]:
+    def _between(self, text: str, place: int) -> Iterator[Event]:
+        character = text[place]
         match self._expects:
             case _Expects.CALL if character == "{":
                 self._arguments, self._escapes = "", _WholeEscapes()
@@ -96,7 +97,7 @@ class JsonCalls(CallBody):
             case _Expects.COMMA if character == ",":
                 self._expects = _Expects.KEY
             case _Expects.COMMA if character == "}":
-                yield from self._end_call()
+                yield from self._end_call(text[place + 1 :])
             case _:
                 raise NotACall("its JSON is broken")
 
@@ -117,7 +118,7 @@ class JsonCalls(CallBody):
             yield from self._begin(_string(text))
             yield from self._writer.arguments(whole_characters(self._arguments))
 
-    def _end_call(self) -> Iterator[Event]:
+    def _end_call(self, rest: str) -> Iterator[Event]:
         if self.name is None:
             raise NotACall("it has no name")
         if not self._arguments:  # a tool without parameters may come without them
@@ -126,7 +127,7 @@ class JsonCalls(CallBody):
         if not isinstance(arguments, dict):
             raise NotACall("its arguments are not an object")
         yield from self._writer.end(cast(dict[str, Any], arguments))
-        self._ended()
+        self._ended(rest)
         self._expects = _Expects.CALL
 
 

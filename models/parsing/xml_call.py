@@ -148,7 +148,7 @@ class XmlCalls(CallBody):
     def _end_call(self) -> Iterator[Event]:
         yield from self._writer.arguments("}" if self._arguments else "{}")
         yield from self._writer.end(self._arguments)
-        self._ended()
+        self._ended(self._rest[self._place :])
         self._at = _At.CALL
 
     def _begin_value(self, name: str) -> Iterator[Event]:

@@ -164,12 +164,11 @@ def test_what_is_no_call_is_text(calls: str, call: Any) -> None:
     assert answer(half, calls) == [half]
 
 
-@BOTH
-def test_text_after_a_call_that_has_no_close_is_kept(calls: str, call: Any) -> None:
-    unclosed = call().removesuffix(f"\n{CALL_END}")
+def test_text_after_a_call_that_has_no_close_is_kept() -> None:
+    unclosed = json_call().removesuffix(f"\n{CALL_END}")
 
-    assert answer(f"{unclosed}Done.", calls) == [("run", LS), "Done."]
-    assert answer(f"{unclosed}Done.{CALL_END}", calls) == [("run", LS), f"Done.{CALL_END}"]
+    assert answer(f"{unclosed}Done.") == [("run", LS), "Done."]
+    assert answer(f"{unclosed}Done.{CALL_END}") == [("run", LS), f"Done.{CALL_END}"]
 
 
 @BOTH

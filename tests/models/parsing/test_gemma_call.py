@@ -21,6 +21,7 @@ Q = QUOTE
     [
         ("call:now{}", ("now", {})),
         (" call:now { }\n", ("now", {})),
+        ("call:run{env:{A:1,},timeout:1,}", ("run", {"env": {"A": 1}, "timeout": 1})),
         (f"call:run{{cmd:{Q}ls -l{Q}}}", ("run", {"cmd": "ls -l"})),
         (
             f"call:run{{args:[{Q}a{Q},{Q}{Q}],background:true,cmd:{Q}x{Q},env:{{A:1,B:{{}}}}}}",
