@@ -66,9 +66,14 @@ def guided(family: Family, form: AnswerForm, opens: str, paths: Mapping[str, str
     try:
         return Guided(family.guide(form, opens), form)
     except GrammarError as error:
-        if error.tool is None and form.output_schema is not None:
-            raise ApiError.invalid(f"output_config.format.schema: it {error}") from error
-    tools = tuple(_within_grammar(family, form, opens, each, paths) for each in form.tools)
+        is_of_one = error.tool is not None
+    try:
+        family.guide(replace(form, tools=()), opens)
+    except GrammarError as error:
+        raise ApiError.invalid(f"output_config.format.schema: it {error}") from error
+    tools = form.tools
+    if is_of_one:
+        tools = tuple(_within_grammar(family, form, opens, each, paths) for each in tools)
     try:
         return _in_part(family, form, opens, tools, paths)
     except GrammarError as error:  # each for itself is well, but there are too many

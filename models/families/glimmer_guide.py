@@ -7,11 +7,13 @@ from models.families.glimmer_answer import MESSAGE, MESSAGE_END, START
 from models.grammar.guide_spec import Constrained, Ended, Forced, Free, GuideSpec, State
 from models.grammar.json_grammar import output_grammar
 from models.grammar.lark import checked, either, grammar, literal, token
+from models.grammar.size import check_sizes
 from models.grammar.tagged_grammar import atem_calls_grammar
 
 _FIRST, _THOUGHT, _TEXT, _AFTER_CALL, _END = range(5)
-_AFTER_THOUGHT, _HEADER_AFTER_THOUGHT, _LATER, _HEADER_LATER = range(5, 9)
-_CALLS = 9  # and one for each tool
+_AFTER_THOUGHT, _STARTED_AFTER_THOUGHT, _HEADER_AFTER_THOUGHT = range(5, 8)
+_LATER, _STARTED_LATER, _HEADER_LATER = range(8, 11)
+_CALLS = 11  # and one for each tool
 
 
 def glimmer_guide(
@@ -24,7 +26,11 @@ def glimmer_guide(
     budget = form.thinking.budget_tokens
     if not form.callable_tools and form.output_schema is None and budget is None:
         return None
-    message_end = ids[MESSAGE_END]
+    if form.guided:
+        check_sizes(form.callable_tools)
+    # A message that starts ends the one before it, as its own end does.
+    start, message_end = ids[START], ids[MESSAGE_END]
+    to_later = {message_end: _LATER, start: _STARTED_LATER}
     tools = {each.name: _CALLS + place for place, each in enumerate(form.callable_tools)}
     user = {"user": _TEXT}
     itself = {"self": _THOUGHT} if form.thinking.thinks else {}
@@ -35,10 +41,7 @@ def glimmer_guide(
         branches = {f" to={each}{MESSAGE}": state for each, state in recipients.items()}
         return Constrained(checked(grammar(either(headers))), _END, branches)
 
-    def next_message(header: int) -> State:
-        return Forced((ids[START], *assistant), header)
-
-    text: State = Free({message_end: _LATER})
+    text: State = Free(to_later)
     if form.output_schema is not None:
         text = Constrained(output_grammar(form.output_schema), _END)
     asked = tools if form.must_call else user | tools
@@ -48,21 +51,23 @@ def glimmer_guide(
     states: dict[int, State] = {
         _FIRST: text if opens == "text" else header(itself | asked),
         _THOUGHT: Free(
-            {message_end: _AFTER_THOUGHT},
+            {message_end: _AFTER_THOUGHT, start: _STARTED_AFTER_THOUGHT},
             close=(message_end,),
             may_end=not form.must_call and form.output_schema is None,
         ),
         _TEXT: text,
         _END: Ended(),
-        _AFTER_THOUGHT: next_message(_HEADER_AFTER_THOUGHT),
+        _AFTER_THOUGHT: Forced((start,), _STARTED_AFTER_THOUGHT),
+        _STARTED_AFTER_THOUGHT: Forced(tuple(assistant), _HEADER_AFTER_THOUGHT),
         _HEADER_AFTER_THOUGHT: header(again | asked),
         _AFTER_CALL: another if form.choice.parallel else Ended(),
-        _LATER: next_message(_HEADER_LATER),
+        _LATER: Forced((start,), _STARTED_LATER),
+        _STARTED_LATER: Forced(tuple(assistant), _HEADER_LATER),
         _HEADER_LATER: header(again | user | tools),
     }
     for place, tool in enumerate(form.callable_tools):
         if not form.guided:
-            states[_CALLS + place] = Free({message_end: _LATER})
+            states[_CALLS + place] = Free(to_later)
             continue
         calls = atem_calls_grammar(
             [tool],

@@ -4,12 +4,14 @@ strings between two tokens that no text holds."""
 import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, cast
 
 from models.conversation import Tool
 from models.grammar.json_grammar import closed, json_value
-from models.grammar.lark import GrammarError, checked, either, grammar, literal, token
+from models.grammar.lark import GrammarError, checked_together, either, grammar, literal, token
 from models.grammar.schemas import SchemaError, prepared_object
+from models.grammar.size import check_sizes
 
 _BARE = r"[a-zA-Z_$][a-zA-Z0-9_.$-]*"
 # What can be expressed beside the type, by type.
@@ -32,17 +34,21 @@ def gemma_calls_grammar(
 
     Raises GrammarError, which names the tool.
     """
+    check_sizes(tools)
     shared = _anything(quote)
-    rules, calls = list[str](), list[str]()
+    calls: list[_Call] = []
     for place, tool in enumerate(tools):
         try:
-            call = _Call(tool, quote, f"t{place}")
-            checked(grammar(call.expression, [*shared, *call.rules]))
+            calls.append(_Call(tool, quote, f"t{place}"))
         except (GrammarError, SchemaError) as error:
             raise GrammarError(str(error), tool.name) from None
-        rules += call.rules
-        calls.append(call.expression)
-    return checked(grammar(f"{prefix} {either(calls)} {suffix}", [*shared, *rules]))
+    names = either(each.expression for each in calls)
+    rules = chain(shared, *(each.rules for each in calls))
+    alone = (
+        (tool.name, grammar(call.expression, [*shared, *call.rules]))
+        for tool, call in zip(tools, calls, strict=True)
+    )
+    return checked_together(grammar(f"{prefix} {names} {suffix}", rules), alone)
 
 
 def _anything(quote: int) -> list[str]:

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from models.conversation import Tool
-from models.grammar.lark import GrammarError, checked, either, grammar, literal
+from models.grammar.lark import GrammarError, checked, checked_together, either, grammar, literal
 from models.grammar.schemas import SchemaError, prepared, prepared_object
+from models.grammar.size import check_size, check_sizes
 
 # What models write between two tokens of JSON: nothing, a space, or a line's end and its indent.
 # Bounded, since a small model may never leave off.
@@ -38,7 +39,7 @@ def call_arguments(schema: Any) -> str:
     others not, unless the schema says that they may. Raises GrammarError, also for what a grammar
     cannot express.
     """
-    expression = json_value(closed(_prepared(prepared_object, schema)))
+    expression = _arguments(schema)
     checked(grammar(expression))
     return expression
 
@@ -49,7 +50,9 @@ def output_grammar(schema: Any) -> str:
 
 
 def output_value(schema: Any) -> str:
-    """The expression of such an output. Raises GrammarError for a schema that is none."""
+    """The expression of such an output. Raises GrammarError for a schema that is none, or is too
+    large."""
+    check_size(schema)
     return json_value(_prepared(prepared, schema))
 
 
@@ -58,22 +61,27 @@ def json_calls_grammar(tools: Sequence[Tool], prefix: str = "", suffix: str = ""
 
     Raises GrammarError, which names the tool.
     """
-    calls: list[str] = []
+    check_sizes(tools)
+    arguments: list[str] = []
     for each in tools:
         try:
-            calls.append(
-                f"{literal(json.dumps(each.name))} arguments_key {call_arguments(each.schema)}"
-            )
+            arguments.append(_arguments(each.schema))
         except GrammarError as error:
             raise GrammarError(str(error), each.name) from None
-    rules = [f"call_{place}: {call}" for place, call in enumerate(calls)]
-    names = either(f"call_{place}" for place in range(len(calls)))
+    rules = [
+        f"call_{place}: {literal(json.dumps(tool.name))} arguments_key {expression}"
+        for place, (tool, expression) in enumerate(zip(tools, arguments, strict=True))
+    ]
+    names = either(f"call_{place}" for place in range(len(tools)))
     rules += [
         'arguments_key: SPACE "," SPACE "\\"arguments\\"" SPACE ":" SPACE',
         f"SPACE: /{_SPACE}/",
     ]
     start = f'{prefix} "{{" SPACE "\\"name\\"" SPACE ":" SPACE {names} SPACE "}}" {suffix}'
-    return checked(grammar(start, rules))
+    alone = (
+        (tool.name, grammar(expression)) for tool, expression in zip(tools, arguments, strict=True)
+    )
+    return checked_together(grammar(start, rules), alone)
 
 
 def closed(schema: dict[str, Any]) -> dict[str, Any]:
@@ -84,6 +92,10 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
     if not declared.keys() >= set(schema.get("required", ())):
         return schema
     return {**schema, "additionalProperties": False}
+
+
+def _arguments(schema: Any) -> str:
+    return json_value(closed(_prepared(prepared_object, schema)))
 
 
 def _prepared(prepare: Any, schema: Any) -> dict[str, Any]:

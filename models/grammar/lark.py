@@ -54,6 +54,17 @@ def checked(text: str, tool: str | None = None) -> str:
     return text
 
 
+def checked_together(text: str, alone: Iterable[tuple[str, str]]) -> str:
+    """The grammar of the calls of several tools, which compiles; `alone` are the tools and the
+    grammar of each by itself. Raises GrammarError, of the first tool that has none by itself."""
+    try:
+        return checked(text)
+    except GrammarError:
+        for tool, its in alone:
+            checked(its, tool)
+        raise
+
+
 class _Text:
     """A text as the key of a cache that does not keep it."""
 

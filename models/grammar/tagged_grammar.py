@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 from models.conversation import Tool
 from models.grammar.json_grammar import closed, json_value
-from models.grammar.lark import GrammarError, checked, either, grammar, literal
+from models.grammar.lark import GrammarError, checked_together, either, grammar, literal
 from models.grammar.schemas import SchemaError, prepared_object
+from models.grammar.size import check_sizes
 
 # The grammar has a rule for each pair that may follow each other.
 _MAX_PARAMETERS = 64
@@ -53,17 +55,19 @@ def atem_calls_grammar(tools: Sequence[Tool], prefix: str = "", suffix: str = ""
 
 
 def _calls_grammar(tags: _Tags, tools: Sequence[Tool], prefix: str, suffix: str) -> str:
-    rules: list[str] = []
-    for place, tool in enumerate(tools):
+    check_sizes(tools)
+    names = [f"t{place}" for place in range(len(tools))]
+    rules: list[list[str]] = []
+    for name, tool in zip(names, tools, strict=True):
         try:
-            call = _Call(tags, tool, f"t{place}")
-            rules_of_call = [*call.rules()]
-            checked(grammar("t" + str(place), rules_of_call))
+            rules.append([*_Call(tags, tool, name).rules()])
         except (GrammarError, SchemaError) as error:
             raise GrammarError(str(error), tool.name) from None
-        rules += rules_of_call
-    calls = either(f"t{place}" for place in range(len(tools)))
-    return checked(grammar(f"{prefix} {calls} {suffix}", rules))
+    whole = grammar(f"{prefix} {either(names)} {suffix}", chain.from_iterable(rules))
+    alone = (
+        (tool.name, grammar(name, its)) for tool, name, its in zip(tools, names, rules, strict=True)
+    )
+    return checked_together(whole, alone)
 
 
 class _Call:

@@ -88,6 +88,12 @@ def test_a_strict_tool_that_cannot_be_guided_is_refused_by_name() -> None:
     )
 
 
+def test_an_output_is_not_blamed_for_tools_that_are_too_large_together() -> None:
+    form = AnswerForm((tool("a"), tool("b"), tool("c")), output_schema={})
+    made = guided(Guiding(), form, "text", {**PATHS, "c": "tools.3"})
+    assert made.unguided == ("tools.0", "tools.2", "tools.3")
+
+
 def test_an_output_that_cannot_be_guided_is_refused() -> None:
     assert refusal(AnswerForm(output_schema={"hard": 1})) == (
         "output_config.format.schema: it is too hard"

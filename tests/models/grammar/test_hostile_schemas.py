@@ -7,7 +7,7 @@ import pytest
 
 from models.conversation import Tool
 from models.grammar.gemma_grammar import gemma_calls_grammar
-from models.grammar.json_grammar import json_calls_grammar
+from models.grammar.json_grammar import json_calls_grammar, output_grammar
 from models.grammar.lark import GrammarError
 from models.grammar.tagged_grammar import atem_calls_grammar, xml_calls_grammar
 from models.grammar.validation import Schemas, ToolSchemaError
@@ -71,8 +71,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
-@pytest.mark.parametrize(
+MAKERS = pytest.mark.parametrize(
     "make",
     [
         json_calls_grammar,
@@ -82,6 +81,10 @@ HOSTILE: dict[str, dict[str, Any]] = {
     ],
     ids=["json", "xml", "atem", "gemma"],
 )
+
+
+@pytest.mark.parametrize("schema", HOSTILE.values(), ids=HOSTILE)
+@MAKERS
 def test_a_hostile_schema_has_a_grammar_or_a_named_error(
     vocabulary: Vocabulary, schema: dict[str, Any], make: Any
 ) -> None:
@@ -102,6 +105,34 @@ def test_a_hostile_schema_has_a_grammar_or_a_named_error(
 def test_a_hostile_schema_is_validated_with_or_refused(schema: dict[str, Any]) -> None:
     with suppress(ToolSchemaError):
         Schemas([Tool("t", "", schema)]).fault("t", {"a": "x" * 1000, "p0": "a" * 1000})
+
+
+@MAKERS
+@pytest.mark.parametrize(
+    "schema",
+    [
+        properties({"type": "string"}, 5_000),
+        {"type": "object", "required": [f"p{n}" for n in range(10_000)]},
+        properties({"enum": [f"v{n}" for n in range(100_000)]}),
+        properties(properties({"type": "string"}, 100), 100),
+    ],
+    ids=["properties", "required", "values", "schemas"],
+)
+def test_what_takes_too_long_to_compile_is_not_begun(schema: dict[str, Any], make: Any) -> None:
+    tools = [Tool("good", "", properties({}, 3)), Tool("t", "", schema)]
+    with pytest.raises(GrammarError, match=r"^is too large for a grammar$") as caught:
+        make(tools)
+    assert caught.value.tool == "t"
+    with pytest.raises(GrammarError, match=r"^is too large for a grammar$"):
+        output_grammar(schema)
+
+
+@MAKERS
+def test_tools_that_are_too_large_together_are_nobodys_fault(make: Any) -> None:
+    schema = properties(properties({"type": "string"}, 3), 20)
+    with pytest.raises(GrammarError, match=r"^is too large for a grammar$") as caught:
+        make([Tool(f"tool_{n}", "", schema) for n in range(150)])
+    assert caught.value.tool is None
 
 
 def test_150_tools_have_one_grammar(vocabulary: Vocabulary) -> None:
