@@ -18,7 +18,14 @@ from models.conversation import (
 )
 from models.families.chat_template import ChatTemplate, Message, TemplateFailed, functions
 from models.families.family import Capabilities, Family, NotRendered, PreparedPrompt
-from models.families.glimmer_answer import MARKERS, MESSAGE, MESSAGE_END, START, GlimmerSyntax
+from models.families.glimmer_answer import (
+    MARKERS,
+    MESSAGE,
+    MESSAGE_END,
+    RECIPIENTS,
+    START,
+    GlimmerSyntax,
+)
 from models.families.glimmer_guide import glimmer_guide
 from models.families.prompt_tokens import PromptTokens
 from models.grammar.guide_spec import GuideSpec
@@ -77,6 +84,10 @@ class GlimmerFamily(Family):
 
     def render(self, conversation: Conversation) -> PreparedPrompt:
         turns, form = conversation.turns, conversation.form
+        if taken := RECIPIENTS & {each.name for each in form.tools}:
+            raise NotRendered(
+                f"the tool {min(taken)} has the name of another whom the model writes to; rename it"
+            )
         system = turns[0].text if turns[0].role == "system" else ""
         try:
             head = self._head(system, form.tools, conversation.effort)

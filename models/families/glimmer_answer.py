@@ -16,8 +16,10 @@ START, MESSAGE, MESSAGE_END = "<|start|>", "<|message|>", "<|eom|>"
 MARKERS = (START, MESSAGE, MESSAGE_END)
 
 _RECIPIENT = re.compile(r"\bto=(\S+)")
+_SELF = "self"
 # Those that the user reads; a message without a recipient is for the user as well.
-_USERS = (None, "user", "commentary")
+_USERS = ("user", "commentary")
+RECIPIENTS = frozenset({_SELF, *_USERS})
 # No header is as long, or has more than one line.
 _MAX_HEADER = 400
 
@@ -86,9 +88,9 @@ class GlimmerSyntax(Syntax):
     def _begin_message(self) -> Iterator[Event]:
         found = _RECIPIENT.search(self._header)
         recipient = found[1] if found else None
-        if recipient == "self":
+        if recipient == _SELF:
             self._at = _At.THOUGHT
-        elif recipient in _USERS or not self._form.may_call:
+        elif recipient is None or recipient in _USERS or not self._form.may_call:
             yield from self._begin_text("")
         else:
             self._at = _At.CALLS

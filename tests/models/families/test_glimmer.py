@@ -198,6 +198,15 @@ def test_a_checkpoint_with_another_template_is_refused_by_name(
         GlimmerFamily(inspect(write_tiny_glimmer(tmp_path / "other", template)))
 
 
+@pytest.mark.parametrize("name", ["self", "user", "commentary"])
+def test_a_tool_with_the_name_of_another_recipient_is_refused(
+    family: GlimmerFamily, name: str
+) -> None:
+    tools = (*TOOLS, Tool(name, "", {"type": "object"}))
+    with pytest.raises(NotRendered, match=f"the tool {name} .* rename it"):
+        family.render(Conversation(HISTORIES["one user turn"], AnswerForm(tools)))
+
+
 def test_tools_that_the_template_cannot_write_are_refused(tmp_path: Path) -> None:
     template = TEMPLATE.replace("{%- if tools -%}", "{%- if tools -%}{{ 1 / 0 }}")
     family = GlimmerFamily(inspect(write_tiny_glimmer(tmp_path / "other", template)))
