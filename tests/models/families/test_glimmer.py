@@ -337,6 +337,7 @@ def test_a_call_that_does_not_fit_its_schema_is_not_published(follower: Follower
 
 
 ANY = AnswerForm(TOOLS, ToolChoice("any"))
+STARTED = "<|start|>assistant"  # a message, with the one before it not ended
 CASES_OF_GUIDES: list[tuple[AnswerForm, str, str, bool]] = [
     (FORM, "header", USER + "Hello.", True),
     (FORM, "header", SELF + "hm" + NEXT + USER + "Hello.", True),
@@ -357,6 +358,10 @@ CASES_OF_GUIDES: list[tuple[AnswerForm, str, str, bool]] = [
     (AnswerForm(TOOLS, ToolChoice("tool", "now")), "header", LS, False),
     (AnswerForm(TOOLS, ToolChoice("any"), THINKS), "header", SELF + "hm", False),
     (AnswerForm(TOOLS, ToolChoice("any"), THINKS), "header", SELF + "hm" + NEXT + LS, True),
+    (AnswerForm(TOOLS, ToolChoice("any"), THINKS), "header", SELF + "hm" + STARTED + LS, True),
+    (AnswerForm(TOOLS, ToolChoice("any"), THINKS), "header", SELF + "hm" + STARTED + USER, False),
+    (FORM, "header", USER + "I look." + STARTED + LS, True),
+    (FORM, "header", USER + "I look." + STARTED + LS + "more", False),
     (AnswerForm(TOOLS, ToolChoice("auto", parallel=False)), "header", LS + NEXT, False),
     (AnswerForm(output_schema={"type": "integer"}), "text", "12", True),
     (AnswerForm(output_schema={"type": "integer"}), "text", "x", False),
