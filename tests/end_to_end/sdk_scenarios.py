@@ -11,11 +11,12 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import httpx
 from anthropic import Anthropic, AsyncAnthropic
+from pydantic import BaseModel
 
 _DEADLINE_SECONDS = 30
 
@@ -184,6 +185,44 @@ def stop_sequences(place: Place) -> None:
         streamed = stream.get_final_message()
     assert streamed.model_dump(exclude={"id"}) == message.model_dump(exclude={"id"})
     check_count(place, message)
+
+
+class Capital(BaseModel):
+    name: Literal["London", "Paris", "Rome"]
+
+
+@scenario
+def an_answer_that_is_parsed(place: Place) -> None:
+    client = place.client()
+    request = place.asking(max_tokens=30, output_format=Capital)
+    message = client.messages.parse(**request)
+    assert isinstance(message.parsed_output, Capital)
+    assert message.stop_reason == "end_turn"
+    with client.messages.stream(**request) as stream:
+        assert stream.get_final_message().parsed_output == message.parsed_output
+    check_count(place, message, output_format=Capital)
+
+
+@scenario
+def a_history_with_a_tool_that_is_gone(place: Place) -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look_up", "input": {"country": "Italy"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "Rome"}
+    request = place.asking()
+    request["messages"] += [
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result]},
+    ]
+    message = place.client().messages.create(**request)
+    assert _text(message)
+    check_count(place, message, **request)
+
+
+@scenario
+def tools_of_a_model_that_has_none(place: Place) -> None:
+    tool = {"name": "look_up", "input_schema": {"type": "object"}}
+    create = place.client().messages.create
+    error = _raised(anthropic.BadRequestError, create, **place.asking(tools=[tool]))
+    assert "tools: tool use is not supported by " in error.message
 
 
 @scenario
