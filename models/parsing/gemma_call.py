@@ -16,14 +16,14 @@ from models.parsing.json_text import MAX_DEPTH, read_json, write_json
 QUOTE = '<|"|>'
 _OPENING = "call:"
 _MAX_NAME = 300
-_SPACE = " \t\r\n"
-_BARE = re.compile(r"[^\s,:{}\[\]]*")
+_WORD_OR_MARK = re.compile(r"([^\s,:{}\[\]]+)|([,:{}\[\]])|\s+")
 _WORDS = {
     "none": (None, "null"),
     "null": (None, "null"),
     "true": (True, "true"),
     "false": (False, "false"),
 }
+_SHORT_NUMBER = re.compile(r"-?[1-9][0-9]{0,17}")  # most numbers, and quick to read
 # What makes the marker before it the end of a value in an object: the end of that, or the next
 # key. Then what may still become one.
 _AFTER_VALUE = re.compile(r"\s*(?:\}|,\s*[^\s,:{}\[\]]+\s*:)")
@@ -104,19 +104,17 @@ class GemmaCall(CallBody):
             yield from self._feed_string(text)
             return
         place = 0
-        while place < len(text):
-            if self._expects is _Expects.NAME:
-                place = yield from self._name(text, place)
-                continue
-            word = cast(re.Match[str], _BARE.match(text, place))[0]
+        if self._expects is _Expects.NAME:
+            place = yield from self._name(text, place)
+        for found in _WORD_OR_MARK.finditer(text, place):
+            word, mark = found.groups()
             if word:
                 self._read += word
-                place += len(word)
                 continue
-            self._end_word()
-            if text[place] not in _SPACE:
-                self._between(text[place])
-            place += 1
+            if self._read:
+                self._end_word()
+            if mark:
+                self._between(mark)
 
     def _feed_string(self, text: str) -> Iterator[Event]:
         if self._after is None:
@@ -174,6 +172,9 @@ class GemmaCall(CallBody):
 
     def _between(self, character: str) -> None:
         match self._expects, character:
+            case _Expects.COMMA, ",":
+                self._comma = ","
+                self._expects = _Expects.VALUE if self._in_list else _Expects.KEY
             case _Expects.VALUE, "{":
                 self._open({})
             case _Expects.VALUE, "[":
@@ -181,9 +182,6 @@ class GemmaCall(CallBody):
             case _Expects.COLON, ":":
                 self._json.append(":")
                 self._expects = _Expects.VALUE
-            case _Expects.COMMA, ",":
-                self._comma = ","
-                self._expects = _Expects.VALUE if self._in_list else _Expects.KEY
             case ((_Expects.KEY | _Expects.COMMA), "}") if not self._in_list:
                 self._close("}")
             case ((_Expects.VALUE | _Expects.COMMA), "]") if self._in_list:
@@ -238,8 +236,9 @@ class GemmaCall(CallBody):
         self._comma = ""
 
     def _written(self) -> Iterator[Event]:
-        json, self._json = "".join(self._json), []
-        yield from self._writer.arguments(json)
+        if self._json:
+            json, self._json = "".join(self._json), []
+            yield from self._writer.arguments(json)
 
 
 def _in_json(text: str) -> str:
@@ -250,6 +249,8 @@ def _value(word: str) -> tuple[Any, str]:
     """What a word says, and its JSON."""
     if (found := _WORDS.get(word.lower())) is not None:
         return found
+    if _SHORT_NUMBER.fullmatch(word):
+        return int(word), word
     try:
         return read_json(word), word
     except ValueError:

@@ -27,7 +27,7 @@ def read_json(text: str) -> Any:
         depth += 1 if found[1] else -1
         if depth > MAX_DEPTH:
             raise ValueError(f"nested more than {MAX_DEPTH} deep")
-    return json.loads(whole_characters(text), parse_constant=_no_number, parse_float=_finite)
+    return _DECODER.decode(whole_characters(text))
 
 
 def write_json(value: Any) -> str:
@@ -51,3 +51,6 @@ def _finite(text: str) -> float:
     if number in (float("inf"), float("-inf")):
         raise ValueError(f"{text[:20]} is beyond a double")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number, parse_float=_finite)
