@@ -20,6 +20,7 @@ from tools.bench.figure import Figure, table
 from tools.bench.grammar import grammar_cost
 from tools.bench.job_cost import job_cost
 from tools.bench.machine import machine
+from tools.bench.parsing import parsing
 from tools.bench.preemption import preemption
 from tools.bench.queued_streams import queued_streams
 from tools.bench.resume import resume
@@ -39,6 +40,7 @@ _PARTS = {
     "resume": resume,
     "batch": batch,
     "grammar": grammar_cost,
+    "parsing": parsing,
 }
 
 
