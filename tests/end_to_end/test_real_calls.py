@@ -1,0 +1,159 @@
+"""The helpers of the official SDK for calls and formats, with a real model that can call."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import Anthropic, beta_tool
+from pydantic import BaseModel
+
+from tests.support.lives import assert_stops_well
+from tests.support.running import real_service
+
+ADD = {
+    "name": "add",
+    "description": "Adds two numbers.",
+    "input_schema": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+SUM = "What is 21 + 4?"
+
+
+class City(BaseModel):
+    name: str
+    capital: bool
+
+
+@dataclass
+class Qwen:
+    client: Anthropic
+    model: str
+    sent: list[tuple[dict[str, Any], int]] = field(default_factory=list[Any])  # body, status
+
+    def asking(self, text: str, **more: Any) -> dict[str, Any]:
+        """A request with a repeatable answer."""
+        return {
+            "model": self.model,
+            "messages": [{"role": "user", "content": text}],
+            "extra_body": {"temperature": 0},
+            **more,
+        }
+
+    def check_count(self, message: Any, request: dict[str, Any]) -> None:
+        counted = self.client.messages.count_tokens(**countable(request))
+        assert counted.input_tokens == message.usage.input_tokens
+
+
+def countable(request: dict[str, Any]) -> dict[str, Any]:
+    no_bearing = ("extra_body", "stop_sequences")
+    return {key: value for key, value in request.items() if key not in no_bearing}
+
+
+@pytest.fixture(scope="module")
+def qwen_served(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qwen]:
+    with real_service(qwen, tmp_path_factory.mktemp("data")) as service:
+        client = Anthropic(
+            base_url=service.url,
+            api_key="any",
+            max_retries=0,
+            timeout=300,
+            http_client=anthropic.DefaultHttpxClient(
+                verify=False, event_hooks={"response": [lambda response: keep(response)]}
+            ),
+            _strict_response_validation=True,
+        )
+        served = Qwen(client, qwen.name)
+
+        def keep(response: Any) -> None:
+            served.sent.append((json.loads(response.request.content), response.status_code))
+
+        with client:
+            yield served
+        assert_stops_well(service)
+
+
+def test_a_forced_call_streams_as_what_it_is_whole(qwen_served: Qwen) -> None:
+    client = qwen_served.client
+    request = qwen_served.asking(
+        SUM, tools=[ADD], tool_choice={"type": "any", "disable_parallel_tool_use": True}
+    )
+    whole = client.messages.create(**request, max_tokens=40)
+    (call,) = whole.content
+    assert call.type == "tool_use"
+    assert (call.name, call.input) == ("add", {"a": 21, "b": 4})
+    assert whole.stop_reason == "tool_use"
+    qwen_served.check_count(whole, request)
+
+    pieces: list[str] = []
+    with client.messages.stream(**request, max_tokens=40) as stream:
+        for event in stream:
+            if event.type == "input_json":
+                pieces.append(event.partial_json)
+        message = stream.get_final_message()
+    assert json.loads("".join(pieces)) == call.input
+    own = {"id": True, "content": {"__all__": {"id"}}}
+    assert message.model_dump(exclude=own) == whole.model_dump(exclude=own)
+
+
+def test_an_answer_is_parsed_into_a_model_of_the_client(qwen_served: Qwen) -> None:
+    client = qwen_served.client
+    request = qwen_served.asking("Tell me about Paris.")
+    whole = client.messages.parse(**request, max_tokens=40, output_format=City)
+    assert isinstance(whole.parsed_output, City)
+    assert whole.parsed_output.name == "Paris"
+    assert whole.stop_reason == "end_turn"
+    with client.messages.stream(**request, max_tokens=40, output_format=City) as stream:
+        text = "".join(stream.text_stream)
+        message = stream.get_final_message()
+    assert message.parsed_output == whole.parsed_output
+    assert [each.text for each in message.content] == [text]
+    counted = client.messages.count_tokens(**countable(request), output_format=City)
+    assert counted.input_tokens == message.usage.input_tokens == whole.usage.input_tokens
+
+
+def test_the_tool_runner_goes_on_without_a_thread(qwen_served: Qwen) -> None:
+    added: list[tuple[int, int]] = []
+
+    @beta_tool
+    def add(a: int, b: int) -> str:
+        """Adds two numbers."""
+        added.append((a, b))
+        return str(a + b)
+
+    qwen_served.sent.clear()
+    runner = qwen_served.client.beta.messages.tool_runner(
+        **qwen_served.asking(SUM, tools=[add]), max_tokens=30, max_iterations=2
+    )
+    first, second = runner
+    assert first.stop_reason == "tool_use"
+    assert added[0] == (21, 4)
+    assert second.usage.input_tokens > first.usage.input_tokens
+    (threaded, refused), (_, answered), (last, answered_again) = qwen_served.sent
+    assert "thread" in threaded
+    assert (refused, answered, answered_again) == (400, 200, 200)
+    assert "thread" not in last
+    assert [each["role"] for each in last["messages"]] == ["user", "assistant", "user"]
+    (given,) = last["messages"][2]["content"]
+    (call,) = [each for each in first.content if each.type == "tool_use"]
+    assert (given["type"], given["tool_use_id"]) == ("tool_result", call.id)
+    assert "25" in json.dumps(given["content"])
+
+
+def test_where_no_call_is_allowed_one_is_text_in_which_sequences_stop(qwen_served: Qwen) -> None:
+    request = qwen_served.asking(
+        SUM, tools=[ADD], tool_choice={"type": "none"}, stop_sequences=["never", "a"]
+    )
+    message = qwen_served.client.messages.create(**request, max_tokens=20)
+    assert {each.type for each in message.content} <= {"text"}
+    assert "a" not in "".join(each.text for each in message.content)
+    assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "a")
+    qwen_served.check_count(message, request)
