@@ -4,6 +4,8 @@
 
 EXTRA ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 BIN := .venv/bin
+# Whole files, since many share a service or a model; the long ones come first.
+IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 # CI installs exactly what was tested last; a user gets the newest that the bounds admit.
 LOCK := $(if $(CI),--constraint constraints.txt)
 
@@ -14,7 +16,7 @@ serve: .venv/serve-installed
 	exec $(BIN)/mererun serve
 
 test: .venv/dev-installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(IN_PARALLEL)
 
 faults: .venv/dev-installed
 	MERERUN_FAULTS=long $(BIN)/python -m pytest tests/faults

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from models.catalog import DEFAULT_MODEL
 from models.safetensors_file import write_float32
@@ -17,13 +18,13 @@ TEST_DATA = Path(__file__).parents[1] / "build" / "test-data"
 @pytest.fixture(scope="session")
 def smollm2() -> Path:
     """The folder of the real default model, installed once and kept between runs."""
-    return pull(DEFAULT_MODEL, TEST_DATA / "models").path
+    return _pulled(DEFAULT_MODEL)
 
 
 @pytest.fixture(scope="session")
 def qwen() -> Path:
     """The folder of the real Qwen2.5 Coder 0.5B, installed once (437 MB) and kept between runs."""
-    return pull("qwen2.5-coder-0.5b-instruct", TEST_DATA / "models").path
+    return _pulled("qwen2.5-coder-0.5b-instruct")
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +34,13 @@ def gemma() -> Path:
         pytest.skip(
             "MERERUN_ACCEPT_GEMMA_TERMS is not set: the Gemma Terms of Use were not accepted"
         )
-    return pull("gemma-3-270m", TEST_DATA / "models", lambda terms, text: True).path
+    return _pulled("gemma-3-270m")
+
+
+def _pulled(name: str) -> Path:
+    TEST_DATA.mkdir(parents=True, exist_ok=True)
+    with FileLock(TEST_DATA / f"{name}.lock"):  # tests run in several processes
+        return pull(name, TEST_DATA / "models", lambda terms, text: True).path
 
 
 @pytest.fixture(scope="session")
