@@ -115,7 +115,9 @@ class Answering:
         failpoint("tokens")
         live = self._live
         live.prefilled_tokens = live.input_tokens
-        self._show(*live.answer.take(ids))
+        thought = live.answer.thinking_tokens
+        taken, shown = live.answer.take(ids)
+        self._show(taken, shown, live.answer.thinking_tokens - thought)
         if live.answer.ended_early:
             await self._engine.cancel(live.id)
         elif live.quantum is not None and len(live.answer.ids) >= live.quantum:
@@ -123,9 +125,9 @@ class Answering:
             live.ending = live.ending or Ending(JobState.QUEUED, _YIELDED)
             await leave(self._engine, live)
 
-    def _show(self, ids: list[int], shown: Sequence[Piece]) -> None:
+    def _show(self, ids: list[int], shown: Sequence[Piece], thinking: int = 0) -> None:
         if ids or shown:
-            self._live.journal.write_tokens(ids, shown)
+            self._live.journal.write_tokens(ids, shown, thinking)
         for piece in shown:
             self._live.relay.publish(piece)
 

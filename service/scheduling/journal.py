@@ -42,11 +42,13 @@ class Journal:
         self._waiting.append({"event": event, "at": time.time(), **details})
         self._changed.set()
 
-    def write_tokens(self, ids: list[int], shown: Sequence[Piece]) -> None:
+    def write_tokens(self, ids: list[int], shown: Sequence[Piece], thinking: int) -> None:
+        """Ids, `thinking` of which were spent on that, and what they show."""
+        details: dict[str, Any] = {"thinking": thinking} if thinking else {}
         if self._content:
-            self.write("tokens", ids=ids, **as_details(shown))
+            self.write("tokens", ids=ids, **details, **as_details(shown))
         else:
-            self.write("tokens", count=len(ids), chars=characters(shown))
+            self.write("tokens", count=len(ids), **details, chars=characters(shown))
 
     async def run(self) -> None:
         """Keep writing until cancelled; what finds no room for now waits. Raises StorageError."""

@@ -92,6 +92,7 @@ def close_unfinished(
         usage=Usage(
             input_tokens=job.input_tokens,
             output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
+            thinking_tokens=sum(each.get("thinking", 0) for each in tokens),
         ),
     )
     response = recorded(state, message, error)

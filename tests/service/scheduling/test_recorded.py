@@ -95,9 +95,12 @@ async def test_a_record_that_is_closed_for_somebody_else_has_what_was_shown(
     job: Job, record: RunRecord
 ) -> None:
     shown = [{"tool_use": {"id": "toolu_1", "name": "run"}}, {"input_json": '{"cm'}]
-    record.append([*EVENTS, {"event": "tokens", "ids": [3, 4], "shown": shown}])
+    thought = {"event": "tokens", "ids": [0, 0], "thinking": 2, "text": ""}
+    record.append([thought, *EVENTS, {"event": "tokens", "ids": [3, 4], "shown": shown}])
     error = ApiError.cancelled("gone")
     kept = close_unfinished(job, record, JobState.CANCELLED, error)
     assert kept == record.response()
     assert kept["message"]["content"] == [TEXT]
-    assert kept["message"]["usage"]["output_tokens"] == 4
+    usage = kept["message"]["usage"]
+    assert usage["output_tokens"] == 6
+    assert usage["output_tokens_details"] == {"thinking_tokens": 2}

@@ -89,6 +89,7 @@ def assert_recorded(service: Running, run: dict[str, Any], message: dict[str, An
     """Each token once, and the content of the message."""
     events = recorded_events(service, run, "tokens")
     assert [id for event in events for id in event["ids"]] == ids_of(SAID + END)
+    assert sum(event.get("thinking", 0) for event in events) == len(ids_of(THOUGHT))
     assert content_of(piece for each in events for piece in pieces_in(each)) == message["content"]
 
 
