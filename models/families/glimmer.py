@@ -137,7 +137,9 @@ class GlimmerFamily(Family):
             return
         for each in turn.blocks:
             if isinstance(each, ToolResult):
-                text = f'<tool_output name="{each.name}">\n{each.text}\n</tool_output>'
+                # The format has no mark of its own for what failed.
+                said = f"Error: {each.text}" if each.is_error else each.text
+                text = f'<tool_output name="{each.name}">\n{said}\n</tool_output>'
                 yield from (self._start, f"tool {each.name}", self._message, text, self._turn_end)
         if turn.text:
             yield from (self._start, turn.role, self._message, turn.text, self._turn_end)

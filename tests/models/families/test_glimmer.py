@@ -1,6 +1,7 @@
 """Muse Glimmer: its messages as its template has them, and its answers at every split."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_a_prompt_is_what_the_checkpoints_own_template_and_tokenizer_make(
     turns = HISTORIES[history]
     reference: Any = AutoTokenizer.from_pretrained(folder)
     theirs = reference.apply_chat_template(
-        [message for turn in turns for message in messages_of(turn)],
+        [message for turn in turns for message in messages_of(_telling_of_errors(turn))],
         tools=[function_of(each) for each in tools] or None,
         tokenize=True,
         return_dict=False,
@@ -120,6 +121,17 @@ def test_efforts_are_reasoning_strengths(family: GlimmerFamily, folder: Path) ->
         "xhigh": "xhigh",
         "max": "xhigh",
     }
+
+
+def _telling_of_errors(turn: Turn) -> Turn:
+    """The template has no mark for a result that is an error, so its text says it."""
+    blocks = (
+        replace(each, text=f"Error: {each.text}")
+        if isinstance(each, ToolResult) and each.is_error
+        else each
+        for each in turn.blocks
+    )
+    return Turn(turn.role, tuple(blocks))
 
 
 def test_text_before_a_call_is_kept(family: GlimmerFamily, folder: Path) -> None:
