@@ -3,16 +3,12 @@
 import re
 from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
-from typing import Any
-
-import orjson
 
 from models.conversation import Tool
 from models.parsing.call_body import CallBody, NotACall
 from models.parsing.calls import CallWriter
 from models.parsing.events import Event
-from models.parsing.json_text import write_json
-from models.parsing.typed_values import ABSENT, Parameters
+from models.parsing.tagged_arguments import TaggedArguments
 
 _CALLS, _CALLS_END = "<atem:function_calls", "</atem:function_calls"
 _INVOKE, _INVOKE_END = "<atem:invoke", "</atem:invoke"
@@ -34,22 +30,14 @@ class AtemCalls(CallBody):
     """A value ends where its closing tag is followed by the tag of another parameter that the tool
     declares, or by the end of the call and nothing but a call after it; any other tag in a value is
     text. Between its tags nothing is taken off it. Tags may have attributes beside the name.
-
-    Values that are strings and nothing else are streamed while they grow, others once they are
-    complete.
     """
 
     def __init__(self, tools: Sequence[Tool], writer: CallWriter) -> None:
         super().__init__(tools, writer)
-        self._parameters = {each.name: Parameters(each.schema) for each in tools}
-        self._declared = Parameters({})
+        self._schemas = {each.name: each.schema for each in tools}
+        self._arguments = TaggedArguments({}, writer)
         self._at = _At.CALL
         self._rest = ""  # that has not been understood yet
-        self._arguments: dict[str, Any] = {}
-        self._given = set[str]()
-        self._parameter = ""
-        self._is_text = False  # its value
-        self._value: list[str] = []
 
     @property
     def closable(self) -> bool:
@@ -58,9 +46,7 @@ class AtemCalls(CallBody):
     def text(self, text: str) -> Iterator[Event]:
         self._unread.append(text)
         if self._at is _At.VALUE and not self._rest and "<" not in text:
-            self._value.append(text)
-            if self._is_text:
-                yield from self._writer.arguments(orjson.dumps(text)[1:-1].decode())
+            yield from self._arguments.grow(text)
             return
         self._rest += text
         while (yield from self._step()):
@@ -93,11 +79,11 @@ class AtemCalls(CallBody):
         tag, attributes = found
         if tag == _INVOKE:
             yield from self._begin(_name(attributes).removesuffix(".*"))
-            self._declared = self._parameters.get(self.name or "", Parameters({}))
-            self._arguments, self._given = {}, set[str]()
+            self._arguments = TaggedArguments(self._schemas.get(self.name or "", {}), self._writer)
             self._at = _At.PARAMETER
         elif tag == _PARAMETER:
-            yield from self._begin_value(_name(attributes))
+            yield from self._arguments.begin(_name(attributes))
+            self._at = _At.VALUE
         elif tag == _INVOKE_END:
             yield from self._end_call()
         return True
@@ -113,15 +99,6 @@ class AtemCalls(CallBody):
         if end >= 0 or len(self._rest) > _MAX_TAG or not _may_become(self._rest, tags):
             raise NotACall("it is not written in tags")
         return None
-
-    def _begin_value(self, name: str) -> Iterator[Event]:
-        self._parameter = name
-        self._given.add(name)
-        self._value = []
-        self._at = _At.VALUE
-        self._is_text = self._declared.is_text(name)
-        if self._is_text:
-            yield from self._writer.arguments(self._key() + '"')
 
     def _read_value(self) -> Generator[Event, None, bool]:
         close = self._rest.find(_PARAMETER_END)
@@ -162,40 +139,21 @@ class AtemCalls(CallBody):
         return name is not None and self._may_come(name[1])
 
     def _may_come(self, name: str) -> bool:
-        return (name in self._declared.names or not self._declared.names) and (
-            name not in self._given
-        )
+        expected = self._arguments.expected
+        return expected is None or name in expected
 
     def _grow_to(self, place: int) -> Iterator[Event]:
         piece, self._rest = self._rest[:place], self._rest[place:]
-        return self._grow(piece)
-
-    def _grow(self, piece: str) -> Iterator[Event]:
-        if piece:
-            self._value.append(piece)
-            if self._is_text:
-                yield from self._writer.arguments(orjson.dumps(piece)[1:-1].decode())
+        return self._arguments.grow(piece)
 
     def _end_value(self, close: int) -> Iterator[Event]:
         yield from self._grow_to(close)
+        yield from self._arguments.end_value()
         self._rest = self._rest[len(_PARAMETER_END) :]
         self._at = _At.PARAMETER
-        raw = "".join(self._value)
-        if self._is_text:
-            yield from self._writer.arguments('"')
-            self._arguments[self._parameter] = raw
-            return
-        value = self._declared.value(self._parameter, raw)
-        if value is not ABSENT:
-            yield from self._writer.arguments(self._key() + write_json(value))
-            self._arguments[self._parameter] = value
-
-    def _key(self) -> str:
-        return ("," if self._arguments else "{") + write_json(self._parameter) + ":"
 
     def _end_call(self) -> Iterator[Event]:
-        yield from self._writer.arguments("}" if self._arguments else "{}")
-        yield from self._writer.end(self._arguments)
+        yield from self._arguments.end()
         self._ended(self._rest)
         self._at = _At.CALL
 

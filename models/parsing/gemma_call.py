@@ -5,13 +5,11 @@ from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
 from typing import Any, cast
 
-import orjson
-
 from models.conversation import Tool
 from models.parsing.call_body import CallBody, NotACall
 from models.parsing.calls import CallWriter
 from models.parsing.events import Event
-from models.parsing.json_text import MAX_DEPTH, read_json, write_json
+from models.parsing.json_text import MAX_DEPTH, inside_string, read_json, write_json
 
 QUOTE = '<|"|>'
 _OPENING = "call:"
@@ -66,7 +64,7 @@ class GemmaCall(CallBody):
         self._unread.append(text)
         if self._string is not None and self._after is None:
             self._string.append(text)
-            yield from self._writer.arguments(_in_json(text))
+            yield from self._writer.arguments(inside_string(text))
             return
         yield from self._feed(text)
         yield from self._written()
@@ -144,7 +142,7 @@ class GemmaCall(CallBody):
 
     def _in_string(self, text: str) -> None:
         cast(list[str], self._string).append(text)
-        self._json.append(_in_json(text))
+        self._json.append(inside_string(text))
 
     def _end_string(self) -> Iterator[Event]:
         string, after = "".join(cast(list[str], self._string)), self._after or ""
@@ -239,10 +237,6 @@ class GemmaCall(CallBody):
         if self._json:
             json, self._json = "".join(self._json), []
             yield from self._writer.arguments(json)
-
-
-def _in_json(text: str) -> str:
-    return orjson.dumps(text)[1:-1].decode()
 
 
 def _value(word: str) -> tuple[Any, str]:

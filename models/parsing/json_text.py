@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any, NoReturn
 
+import orjson
+
 # Deeper values than this are no honest arguments, and Python's own parser would recurse.
 MAX_DEPTH = 200
 
@@ -33,6 +35,11 @@ def read_json(text: str) -> Any:
 def write_json(value: Any) -> str:
     """Compact, and like orjson but for integers of any size."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def inside_string(text: str) -> str:
+    """The text as it stands in a JSON string, without the quotes around it."""
+    return orjson.dumps(text)[1:-1].decode()
 
 
 def whole_characters(json_text: str) -> str:

@@ -3,16 +3,12 @@
 import re
 from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
-from typing import Any
-
-import orjson
 
 from models.conversation import Tool
 from models.parsing.call_body import CallBody, NotACall
 from models.parsing.calls import CallWriter
 from models.parsing.events import Event
-from models.parsing.json_text import write_json
-from models.parsing.typed_values import ABSENT, Parameters
+from models.parsing.tagged_arguments import TaggedArguments
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
@@ -44,22 +40,16 @@ class XmlCalls(CallBody):
     """A value ends where its closing tag is followed by the tag of another declared parameter, or
     by the end of the call with nothing but a call after it; all other tags in a value are text.
 
-    One line's end after the opening tag and one before the closing tag belong to the tags. Values
-    that are strings and nothing else are streamed while they grow, others once they are complete.
+    One line's end after the opening tag and one before the closing tag belong to the tags.
     """
 
     def __init__(self, tools: Sequence[Tool], writer: CallWriter) -> None:
         super().__init__(tools, writer)
         self._schemas = {each.name: each.schema for each in tools}
-        self._declared = Parameters({})
+        self._arguments = TaggedArguments({}, writer)
         self._at = _At.CALL
         self._rest = ""  # what was read, understood up to a place
         self._place = 0
-        self._arguments: dict[str, Any] = {}
-        self._parameter = ""
-        self._is_text = False
-        self._given = set[str]()
-        self._value: list[str] = []
         self._starts = False  # nothing of the value was read
 
     @property
@@ -69,7 +59,7 @@ class XmlCalls(CallBody):
     def text(self, text: str) -> Iterator[Event]:
         self._unread.append(text)
         if self._at is _At.VALUE and self._is_plain(text):
-            yield from self._grow(text)
+            yield from self._arguments.grow(text)
             return
         self._rest = self._rest[self._place :] + text
         self._place = 0
@@ -82,7 +72,7 @@ class XmlCalls(CallBody):
                 raise NotACall("its last value has no end")
             yield from self._end_value(close)
         rest = self._rest[self._place :].strip()
-        ends = rest == _FUNCTION_END or (closed and not rest and self._given)
+        ends = rest == _FUNCTION_END or (closed and not rest and self._arguments.has_any)
         if self._at is _At.PARAMETER and ends:
             self._place = len(self._rest)
             yield from self._end_call()
@@ -110,7 +100,8 @@ class XmlCalls(CallBody):
             case _At.PARAMETER_NAME:
                 if (name := self._name()) is None:
                     return False
-                yield from self._begin_value(name)
+                yield from self._arguments.begin(name)
+                self._at, self._starts = _At.VALUE, True
             case _At.VALUE:
                 return (yield from self._read_value())
         return True
@@ -141,24 +132,13 @@ class XmlCalls(CallBody):
 
     def _begin_call(self, name: str) -> Iterator[Event]:
         yield from self._begin(name)
-        self._declared = Parameters(self._schemas.get(self.name or "", {}))
-        self._arguments, self._given = {}, set[str]()
+        self._arguments = TaggedArguments(self._schemas.get(self.name or "", {}), self._writer)
         self._at = _At.PARAMETER
 
     def _end_call(self) -> Iterator[Event]:
-        yield from self._writer.arguments("}" if self._arguments else "{}")
-        yield from self._writer.end(self._arguments)
+        yield from self._arguments.end()
         self._ended(self._rest[self._place :])
         self._at = _At.CALL
-
-    def _begin_value(self, name: str) -> Iterator[Event]:
-        self._parameter = name
-        self._is_text = self._declared.is_text(name)
-        self._given.add(name)
-        self._value, self._starts = [], True
-        self._at = _At.VALUE
-        if self._is_text:
-            yield from self._writer.arguments(self._key() + '"')
 
     def _read_value(self) -> Generator[Event, None, bool]:
         if self._starts:
@@ -201,30 +181,13 @@ class XmlCalls(CallBody):
 
     def _grow_to(self, place: int) -> Iterator[Event]:
         piece, self._place = self._rest[self._place : place], place
-        return self._grow(piece)
-
-    def _grow(self, piece: str) -> Iterator[Event]:
-        if piece:
-            self._value.append(piece)
-            if self._is_text:
-                yield from self._writer.arguments(orjson.dumps(piece)[1:-1].decode())
+        return self._arguments.grow(piece)
 
     def _end_value(self, close: int) -> Iterator[Event]:
         yield from self._grow_to(self._without_line_end(close))
+        yield from self._arguments.end_value()
         self._place = close + len(_PARAMETER_END)
         self._at = _At.PARAMETER
-        raw = "".join(self._value)
-        if self._is_text:
-            self._arguments[self._parameter] = raw
-            yield from self._writer.arguments('"')
-            return
-        value = self._declared.value(self._parameter, raw)
-        if value is not ABSENT:
-            yield from self._writer.arguments(self._key() + write_json(value))
-            self._arguments[self._parameter] = value
-
-    def _key(self) -> str:
-        return ("," if self._arguments else "{") + write_json(self._parameter) + ":"
 
     def _last_close(self) -> int:
         """Where the value ends if the call ends here; negative if it does not."""
@@ -257,8 +220,7 @@ class XmlCalls(CallBody):
         return _Follows.PERHAPS if may_become else _Follows.NO
 
     def _parameter_follows(self, place: int) -> _Follows:
-        if self._declared.names:
-            expected = [each for each in self._declared.names if each not in self._given]
+        if (expected := self._arguments.expected) is not None:
             return self._name_follows(_PARAMETER, place, expected)
         found = _ANY_PARAMETER.match(self._rest, place)
         if found and found.end() == len(self._rest):
