@@ -162,9 +162,7 @@ def test_a_user_message_without_text_is_refused_with_its_path(
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
-def test_an_effort_that_the_model_lacks_is_refused_by_name(
-    client: httpx.Client, path: str
-) -> None:
+def test_an_effort_that_the_model_lacks_is_refused_by_name(client: httpx.Client, path: str) -> None:
     response = client.post(path, json=body(**NEWER, output_config={"effort": "high"}))
     assert refused(response) == (
         "output_config.effort: 'high' is not supported by tiny; leave it out, or start the service"
