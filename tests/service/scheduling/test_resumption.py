@@ -26,6 +26,7 @@ from tests.support.lives import (
     until,
 )
 from tests.support.messages import body, scripted
+from tests.support.random_weights import write_random_weights
 from tests.support.running import Running, real_service, scripted_service
 from tests.support.tiny_checkpoint import byte_tokenizer
 from tests.support.tiny_qwen import write_tiny_qwen
@@ -171,7 +172,8 @@ def test_the_model_says_what_it_would_have_said(real: Running, sampling: dict[st
 @pytest.fixture(scope="module")
 def guided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Over a model that knows nothing and calls as it must."""
-    model = write_tiny_qwen(tmp_path_factory.mktemp("models") / "tiny", "qwen3")
+    folder = write_tiny_qwen(tmp_path_factory.mktemp("models") / "tiny", "qwen3")
+    model = write_random_weights(folder)
     data = tmp_path_factory.mktemp("data")
     with real_service(model, data) as running:
         yield running
