@@ -142,7 +142,7 @@ class AtemCalls(CallBody):
         expected = self._arguments.expected
         return expected is None or name in expected
 
-    def _grow_to(self, place: int) -> Iterator[Event]:
+    def _grow_to(self, place: int) -> Sequence[Event]:
         piece, self._rest = self._rest[:place], self._rest[place:]
         return self._arguments.grow(piece)
 

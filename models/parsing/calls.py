@@ -50,10 +50,9 @@ class CallWriter:
         if self._streams:
             yield CallStart(name)
 
-    def arguments(self, json: str) -> Iterator[Event]:
+    def arguments(self, json: str) -> Sequence[Event]:
         """The next piece of the arguments' JSON object."""
-        if self._streams and json:
-            yield CallArguments(json)
+        return (CallArguments(json),) if self._streams and json else ()
 
     def end(self, arguments: dict[str, Any]) -> Iterator[Event]:
         """The call is complete; `arguments` are what the pieces say."""

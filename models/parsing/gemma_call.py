@@ -21,7 +21,9 @@ _WORDS = {
     "true": (True, "true"),
     "false": (False, "false"),
 }
-_SHORT_NUMBER = re.compile(r"-?[1-9][0-9]{0,17}")  # most numbers, and quick to read
+# Most numbers, and quick to read.
+_SHORT_INTEGER = re.compile(r"-?[1-9][0-9]{0,17}")
+_SHORT_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,17})\.[0-9]{1,18}")
 # What makes the marker before it the end of a value in an object: the end of that, or the next
 # key. Then what may still become one.
 _AFTER_VALUE = re.compile(r"\s*(?:\}|,\s*[^\s,:{}\[\]]+\s*:)")
@@ -169,10 +171,11 @@ class GemmaCall(CallBody):
         return brace + 1
 
     def _between(self, character: str) -> None:
+        if character == "," and self._expects is _Expects.COMMA:
+            self._comma = ","
+            self._expects = _Expects.VALUE if self._in_list else _Expects.KEY
+            return
         match self._expects, character:
-            case _Expects.COMMA, ",":
-                self._comma = ","
-                self._expects = _Expects.VALUE if self._in_list else _Expects.KEY
             case _Expects.VALUE, "{":
                 self._open({})
             case _Expects.VALUE, "[":
@@ -233,18 +236,19 @@ class GemmaCall(CallBody):
         self._json.append(self._comma + json)
         self._comma = ""
 
-    def _written(self) -> Iterator[Event]:
-        if self._json:
-            json, self._json = "".join(self._json), []
-            yield from self._writer.arguments(json)
+    def _written(self) -> Sequence[Event]:
+        json, self._json = "".join(self._json), []
+        return self._writer.arguments(json)
 
 
 def _value(word: str) -> tuple[Any, str]:
     """What a word says, and its JSON."""
     if (found := _WORDS.get(word.lower())) is not None:
         return found
-    if _SHORT_NUMBER.fullmatch(word):
+    if _SHORT_INTEGER.fullmatch(word):
         return int(word), word
+    if _SHORT_DECIMAL.fullmatch(word):
+        return float(word), word
     try:
         return read_json(word), word
     except ValueError:

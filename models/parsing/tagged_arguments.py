@@ -41,10 +41,9 @@ class TaggedArguments:
         if self._is_text:
             yield from self._writer.arguments(self._key() + '"')
 
-    def grow(self, piece: str) -> Iterator[Event]:
+    def grow(self, piece: str) -> Sequence[Event]:
         self._raw.append(piece)
-        if self._is_text and piece:
-            yield from self._writer.arguments(inside_string(piece))
+        return self._writer.arguments(inside_string(piece)) if self._is_text else ()
 
     def end_value(self) -> Iterator[Event]:
         raw = "".join(self._raw)

@@ -179,7 +179,7 @@ class XmlCalls(CallBody):
             and not text.endswith("\n")
         )
 
-    def _grow_to(self, place: int) -> Iterator[Event]:
+    def _grow_to(self, place: int) -> Sequence[Event]:
         piece, self._place = self._rest[self._place : place], place
         return self._arguments.grow(piece)
 
