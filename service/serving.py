@@ -26,6 +26,7 @@ from service.errors import ApiError
 from service.housekeeping import Housekeeping
 from service.listener import listen, url_of
 from service.load_progress import load_progress
+from service.memory import give_back_freed_memory
 from service.scheduling.live_job import Ending
 from service.settings import LOOPBACK_HOSTS, Settings
 from storage import data_dir
@@ -65,6 +66,7 @@ async def serve(
     data_dir.prepare(settings.data_dir)
     checkpoint = resolve(settings.model, settings.models_dir)
     family = await to_thread.run_sync(family_of, checkpoint)
+    await to_thread.run_sync(give_back_freed_memory)  # that reading the tokenizer took
     allow_descriptors(settings.queue_limit)
     async with AsyncExitStack() as stack:
         stack.enter_context(
