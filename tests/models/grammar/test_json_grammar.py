@@ -9,41 +9,8 @@ from models.grammar.json_grammar import call_arguments, json_calls_grammar, outp
 from models.grammar.lark import GrammarError, grammar, literal, token
 from models.grammar.validation import Validator
 from models.grammar.vocabulary import Vocabulary
+from tests.models.every_kind_of_schema import EVERY_KIND_OF_SCHEMA
 from tests.models.grammar.following import follows
-
-EVERY_KIND_OF_SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "$defs": {
-        "Node": {
-            "type": "object",
-            "properties": {
-                "v": {"type": ["integer", "null"]},
-                "kids": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
-            },
-        },
-        "Loop": {"$ref": "#/$defs/Loop"},
-    },
-    "properties": {
-        "loc": {
-            "anyOf": [
-                {"type": "object", "properties": {"city": {"type": "string"}}},
-                {"type": "object", "properties": {"lat": {"type": "number"}}},
-            ]
-        },
-        "n": {"anyOf": [{"type": "number"}]},
-        "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "default": None},
-        "tree": {"$ref": "#/$defs/Node"},
-        "bad": {"$ref": "#/$defs/Loop"},
-        "ext": {"$ref": "https://example.org/x.json"},
-        "url": {"type": "string", "format": "uri"},
-        "when": {"type": "string", "format": "made-up"},
-        "k": {"const": 3},
-        "e": {"enum": [1, "1", None, True]},
-        "any": {},
-        "no": False,
-        "tup": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
-    },
-}
 
 
 def arguments_follow(vocabulary: Vocabulary, schema: Any, value: Any) -> bool:

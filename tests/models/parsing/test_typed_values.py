@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 
 from models.parsing.typed_values import ABSENT, Parameters
+from tests.models.every_kind_of_schema import EVERY_KIND_OF_SCHEMA
 
 RUN = {
     "type": "object",
@@ -21,39 +22,13 @@ RUN = {
 }
 
 HARD = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    **EVERY_KIND_OF_SCHEMA,
     "type": "object",
-    "$defs": {
-        "Node": {
-            "type": "object",
-            "properties": {
-                "v": {"type": ["integer", "null"]},
-                "kids": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
-            },
-        },
-        "Loop": {"$ref": "#/$defs/Loop"},
-        "a/b~c": {"type": "boolean"},
-    },
+    "$defs": {**EVERY_KIND_OF_SCHEMA["$defs"], "a/b~c": {"type": "boolean"}},
     "properties": {
-        "loc": {
-            "anyOf": [
-                {"type": "object", "properties": {"city": {"type": "string"}}},
-                {"type": "object", "properties": {"lat": {"type": "number"}}},
-            ]
-        },
-        "n": {"anyOf": [{"type": "number"}]},
-        "maybe": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "default": None},
-        "tree": {"$ref": "#/$defs/Node"},
-        "bad": {"$ref": "#/$defs/Loop"},
-        "ext": {"$ref": "https://example.org/x.json"},
-        "url": {"type": "string", "format": "uri"},
+        **EVERY_KIND_OF_SCHEMA["properties"],
         "when": {"type": "string", "format": "date-time"},
-        "k": {"const": 3},
-        "e": {"enum": [1, "1", None, True]},
         "digits": {"enum": ["1", "2", 3]},
-        "any": {},
-        "no": False,
-        "tup": {"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}]},
         "escaped": {"$ref": "#/$defs/a~1b~0c"},
         "both": {"allOf": [{"type": ["string", "integer"]}, {"type": ["integer", "boolean"]}]},
     },
