@@ -8,8 +8,17 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """After so many characters of a text, the prompt up to there is to be kept for so long."""
+
+    characters: int
+    ttl_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     text: str
+    marks: tuple[Mark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +30,12 @@ class Thinking:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
+    """With `kept_seconds`, the prompt up to the end of the call is to be kept for so long."""
+
     id: str
     name: str
     arguments: dict[str, Any]
+    kept_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,7 @@ class ToolResult:
     name: str
     text: str
     is_error: bool = False
+    marks: tuple[Mark, ...] = ()
 
 
 Block = Text | Thinking | ToolCall | ToolResult
@@ -45,10 +58,15 @@ class Turn:
 
     No two neighbouring blocks are texts. System turns have text only; thinking and calls stand in
     assistant turns, results in user turns, before all else there.
+
+    `tokens` are those of an answer that the model itself gave: the end of its prompt from
+    `PreparedPrompt.answer_from` on, and all that it generated. A family that gives such a place
+    writes the turn with them, so that the prompt of a conversation begins the next one.
     """
 
     role: Role
     blocks: tuple[Block, ...]
+    tokens: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, role: Role, text: str) -> "Turn":
@@ -62,12 +80,16 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that the model may call. `schema` is a JSON Schema of type object (2020-12)."""
+    """A tool that the model may call. `schema` is a JSON Schema of type object (2020-12).
+
+    With `kept_seconds`, the prompt up to the end of its definition is to be kept for so long.
+    """
 
     name: str
     description: str
     schema: dict[str, Any]
     strict: bool = False
+    kept_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,19 @@ _path = UserPath()
     type=Amount(0, min_open=True),
 )
 @option(
+    "--cache-memory-gib",
+    "Keep computed prompts in at most so much memory; 0 keeps none.",
+    type=Amount(0),
+    show_default="an eighth of the machine's",
+)
+@option(
+    "--cache-disk-gib",
+    "Keep computed prompts in at most so much disk, too, over restarts; 0 keeps none there.",
+    type=Amount(0),
+    default=_DEFAULTS.cache_disk_gib,
+    show_default=True,
+)
+@option(
     "--grammar",
     "Whether calls and structured output are held to their schemas while they are written.",
     type=click.Choice(["on", "off"]),

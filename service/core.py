@@ -6,6 +6,7 @@ from typing import Self
 
 from models.catalog import Checkpoint
 from models.engine.host import EngineHost
+from models.engine.protocol import Load
 from models.families.family import Family
 from service.preparation import Preparation
 from service.requests.served import Served
@@ -72,7 +73,13 @@ class Core:
             max_output_tokens=max_output_tokens,
         )
         engine = EngineHost(
-            str(checkpoint.path),
+            Load(
+                str(checkpoint.path),
+                cache_bytes=settings.cache_memory_bytes,
+                cache_folder=str(settings.cache_dir) if settings.cache_disk_gib else None,
+                cache_disk_bytes=settings.cache_disk_bytes,
+                weights=checkpoint.weights_sha256,
+            ),
             stall_seconds=settings.engine_stall_seconds,
             command=engine_command,
         )

@@ -4,6 +4,7 @@ import secrets
 from array import array
 from typing import Any, TypeVar
 
+from models.boundary import Boundary
 from models.catalog import Checkpoint
 from models.engine.protocol import Run
 from models.families.family import Family
@@ -80,6 +81,7 @@ class Preparation:
             scope=scope,
             prompt=prompt.ids,
             guide=prompt.guide,
+            boundaries=prompt.boundaries,
         )
 
     def recorded(self, run: Run, plan: AnswerPlan, *, content: bool) -> dict[str, Any]:
@@ -98,6 +100,7 @@ class Preparation:
             "seed": run.seed,
             "stop_ids": list(run.stop_ids),
             "stop_sequences": stops if content else len(stops),
+            "boundaries": [[each.tokens, each.ttl_seconds] for each in run.boundaries],
             **({**plan.as_json(), "guide": run.guide} if content else {}),
         }
 
@@ -119,6 +122,7 @@ class Preparation:
             scope=scope,
             prompt=array("I", recorded["ids"]),
             guide=recorded.get("guide"),
+            boundaries=tuple(Boundary(*each) for each in recorded.get("boundaries", ())),
         )
 
     def answer(self, run: Run, plan: AnswerPlan, message_id: str) -> Answer:

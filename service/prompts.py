@@ -6,6 +6,7 @@ from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 
+from models.boundary import Boundary
 from models.conversation import Block, Conversation, Text, Thinking, ToolCall, Turn
 from models.families.family import Family, NotRendered, PreparedPrompt
 from service.errors import ApiError
@@ -29,11 +30,13 @@ _AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, and how the engine is to guide the answer (`GuideSpec` as JSON)."""
+    """Token ids, how the engine is to guide the answer (`GuideSpec` as JSON), and where the prompt
+    is to be kept, in ascending order."""
 
     ids: "array[int]"
     plan: AnswerPlan
     guide: dict[str, Any] | None = None
+    boundaries: tuple[Boundary, ...] = ()
 
 
 class Prompts:

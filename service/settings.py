@@ -33,6 +33,8 @@ class Settings:
     record_content: bool = True
     grammar: bool = True
     ignore_unsupported_hints: bool = False
+    cache_memory_gib: float | None = None  # by default, a share of the machine's memory
+    cache_disk_gib: float = 0.0  # none
     database_url: str | None = None  # by default a SQLite file in the data folder
 
     queue_limit: int = 1000
@@ -60,6 +62,18 @@ class Settings:
     @property
     def retain_bytes(self) -> int | None:
         return None if self.retain_gib is None else int(self.retain_gib * (1 << 30))
+
+    @property
+    def cache_memory_bytes(self) -> int | None:
+        return None if self.cache_memory_gib is None else int(self.cache_memory_gib * (1 << 30))
+
+    @property
+    def cache_disk_bytes(self) -> int:
+        return int(self.cache_disk_gib * (1 << 30))
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.data_dir / "prompt-cache"
 
     @property
     def models_dir(self) -> Path:

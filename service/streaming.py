@@ -8,7 +8,7 @@ from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Broken, Event
 from service.wire import events
 from service.wire.block_events import BlockEvents
-from service.wire.responses import Message, Usage
+from service.wire.responses import Message, PromptUsage, Usage
 from storage.answer_pieces import Piece, content_of
 
 SSE_HEADERS = {
@@ -21,7 +21,7 @@ SSE_HEADERS = {
 async def stream(reading: Reading, request_id: str, ping_seconds: float) -> AsyncIterator[bytes]:
     """The events of one answer. `message_start` comes at once, with the exact count of the
     prompt; then a ping whenever nothing else came for `ping_seconds`."""
-    usage = Usage(input_tokens=reading.input_tokens, output_tokens=0)
+    usage = Usage(PromptUsage(reading.input_tokens), output_tokens=0)
     yield events.encode(events.message_start(reading.message_id, reading.model, usage))
     seen, blocks = 0, BlockEvents()
     while True:
@@ -85,4 +85,5 @@ def _pieces(news: Sequence[Event]) -> list[Piece]:
 
 
 def _usage(reading: Reading, answered: Answered) -> Usage:
-    return Usage(reading.input_tokens, answered.output_tokens, answered.thinking_tokens)
+    prompt = PromptUsage(reading.input_tokens)
+    return Usage(prompt, answered.output_tokens, answered.thinking_tokens)

@@ -140,4 +140,16 @@ telemetry = Table(
     Column("peak_memory_bytes", Whole),
     Column("first_token_seconds", Double),
     Column("longest_step_seconds", Double),
+    Column("cache_read_tokens", Whole, nullable=False),
+    Column("cache_creation_tokens", Whole, nullable=False),
+)
+
+# The tokens of answers, by a digest of what they say, so that later prompts can quote them.
+answers = Table(
+    "answers",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("api_key", Text, primary_key=True),
+    Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
+    Column("ids", LargeBinary, nullable=False),
 )

@@ -27,6 +27,9 @@ class Telemetry:
     # From the start of the run on the engine to its first token.
     first_token_seconds: float | None
     longest_step_seconds: float | None
+    # Of the input, what clients were told came from the prompt cache, and is kept by it.
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
 
 
 def replace_telemetry(

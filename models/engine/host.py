@@ -17,6 +17,8 @@ from anyio.streams.memory import MemoryObjectSendStream
 
 from models.engine.protocol import (
     VERSION,
+    CacheState,
+    CacheUse,
     Cancel,
     Failed,
     Finished,
@@ -66,15 +68,17 @@ class EngineStatus:
     facts: dict[str, Any] | None = None
     restarts: int = 0
     error: str | None = None
+    cache: dict[str, Any] | None = None
 
 
 class EngineHost:
-    """One engine process at a time, replaced whenever it ends. One run at a time."""
+    """One engine process at a time, each told to `load`, and replaced whenever it ends. One run at
+    a time."""
 
     def __init__(
-        self, folder: str, *, stall_seconds: float, command: Sequence[str] = WORKER
+        self, load: Load, *, stall_seconds: float, command: Sequence[str] = WORKER
     ) -> None:
-        self._load = Load(folder)
+        self._load = load
         self._command = command
         self._stall_seconds = stall_seconds
         self.status = EngineStatus("loading")
@@ -212,7 +216,7 @@ class EngineHost:
                 start_new_session=True,  # Ctrl-C is for the service, which then ends the engine
             )
             unless_started.pop_all()
-        self._set(condition="loading", pid=process.pid, loaded_bytes=0, total_bytes=0)
+        self._set(condition="loading", pid=process.pid, loaded_bytes=0, total_bytes=0, cache=None)
         return _Link(ours, process)
 
     def _abandon(self, link: "_Link") -> None:
@@ -235,7 +239,9 @@ class EngineHost:
                     self._set(condition="ready", load_seconds=load_seconds, facts=facts, error=None)
                 case Failed(None, text):
                     raise EngineDied(text)
-                case Prefill() | Tokens() | Finished() | Failed():
+                case CacheState(facts):
+                    self._set(cache=facts)
+                case CacheUse() | Prefill() | Tokens() | Finished() | Failed():
                     link.deliver(message)
                 case _:
                     raise EngineDied(f"the engine sent {type(message).__name__}")

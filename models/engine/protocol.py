@@ -8,12 +8,14 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import orjson
 
-VERSION = 3
+from models.boundary import Boundary
+
+VERSION = 4
 MAX_FRAME_BYTES = 64 << 20  # a prompt of 16 million tokens; anything longer is a fault
 _LENGTHS = struct.Struct("<II")
 
@@ -70,10 +72,19 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Make the model in `folder` resident. The first message, sent once."""
+    """Make the model in `folder` resident. The first message, sent once.
+
+    Computed states of prompts take at most `cache_bytes` of memory; by default, a share of the
+    machine's. With a `cache_folder` they are kept there, too, in at most `cache_disk_bytes`, for
+    models whose weights are those called `weights`.
+    """
 
     folder: str
     version: int = VERSION
+    cache_bytes: int | None = None
+    cache_folder: str | None = None
+    cache_disk_bytes: int = 0
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,7 @@ class Run:
     A run that is resumed has the `first_index` tokens that it generated so far at the end of its
     prompt; `max_tokens` are those still to come. What was computed for a run is of use only to
     runs of the same `scope`. `guide` is a `GuideSpec` as JSON; without, any token may follow any.
+    With `boundaries`, in ascending order, nothing that was kept beyond the last of them is used.
     """
 
     job: str
@@ -96,6 +108,7 @@ class Run:
     first_index: int = 0
     scope: str = ""
     guide: dict[str, Any] | None = None
+    boundaries: tuple[Boundary, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +147,24 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheUse:
+    """The first event of a run with boundaries: its prompt's first `read_tokens` were kept by a
+    boundary that has not expired, and up to `kept_tokens` its own boundaries will be. This is what
+    clients are told; what was really reused or computed is in `Stats`."""
+
+    job: str
+    read_tokens: int
+    kept_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """What the prompt cache holds now, for `GET /v1/runtime`. Comes between runs."""
+
+    facts: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Prefill:
     """Prompt tokens whose keys and values are there so far: the first tells what was reused."""
 
@@ -163,8 +194,8 @@ class Failed:
     message: str
 
 
-Message = Load | Run | Cancel | Suspend | Loading | Ready | Prefill | Tokens | Finished | Failed
-JobEvent = Prefill | Tokens | Finished | Failed
+JobEvent = CacheUse | Prefill | Tokens | Finished | Failed
+Message = Load | Run | Cancel | Suspend | Loading | Ready | CacheState | JobEvent
 
 _KINDS = {kind.__name__: kind for kind in Message.__args__}
 _IDS_FIELD: dict[type[Message], str] = {Run: "prompt", Tokens: "ids"}
@@ -180,7 +211,7 @@ def encode(message: Message) -> bytes:
         if each.name == ids_field:
             body = _little_endian(value).tobytes()
         else:
-            header[each.name] = asdict(value) if isinstance(value, Stats) else value
+            header[each.name] = value
     text = orjson.dumps(header)
     return _LENGTHS.pack(len(text), len(body)) + text + body
 
@@ -222,6 +253,7 @@ def _decode(header: bytes, body: bytes) -> Message:
             values["stats"] = Stats(**values["stats"])
         if kind is Run:
             values["stop_ids"] = tuple(values["stop_ids"])
+            values["boundaries"] = tuple(Boundary(**each) for each in values["boundaries"])
         return kind(**values)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"an unreadable frame: {error}") from error

@@ -28,11 +28,13 @@ class PreparedPrompt:
     """A rendered conversation: token ids as unsigned 32-bit integers.
 
     `opens` is where it leaves off, in the family's own words; its parser and guide go on from
-    there.
+    there. `answer_from` is the place in `ids` where the turn that the answer goes on with begins;
+    None where an answer is not to be written down again by its tokens.
     """
 
     ids: "array[int]"
     opens: str = "text"
+    answer_from: int | None = None
 
 
 class Family(ABC):

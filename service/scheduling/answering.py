@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from models.engine.host import EngineDied, EngineError, EngineHost, EngineUnavailable
-from models.engine.protocol import Failed, Finished, Loading, Prefill, Tokens
+from models.engine.protocol import CacheUse, Failed, Finished, Loading, Prefill, Tokens
 from service.errors import ApiError
 from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.relay import Answered
@@ -108,6 +108,8 @@ class Answering:
                         if event.reason == "length":  # perhaps of no tokens at all
                             self._show([], live.answer.cut())
                         live.stats = live.stats.plus(event.stats)
+                    case CacheUse():
+                        pass
                     case Failed():  # raised by the engine host
                         pass
 

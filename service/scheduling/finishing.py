@@ -13,7 +13,7 @@ from service.scheduling.answering import Outcome
 from service.scheduling.lease import LeaseLost
 from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.recorded import recorded
-from service.wire.responses import Message, Usage
+from service.wire.responses import Message, PromptUsage, Usage
 from storage.answer_pieces import content_of
 from storage.errors import StorageError
 from storage.failpoints import failpoint
@@ -139,7 +139,9 @@ def _message(live: LiveJob, outcome: Outcome) -> Message:
         content=content_of(live.answer.pieces),
         stop_reason=answered.stop_reason if answered else None,
         stop_sequence=answered.stop_sequence if answered else None,
-        usage=Usage(live.input_tokens, len(live.answer.ids), live.answer.thinking_tokens),
+        usage=Usage(
+            PromptUsage(live.input_tokens), len(live.answer.ids), live.answer.thinking_tokens
+        ),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from service.errors import ApiError
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Relay
-from service.wire.responses import Message, Usage
+from service.wire.responses import Message, PromptUsage, Usage
 from storage.answer_pieces import content_of, pieces_in, pieces_of
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
@@ -90,7 +90,7 @@ def close_unfinished(
         stop_reason=None,
         stop_sequence=None,
         usage=Usage(
-            input_tokens=job.input_tokens,
+            PromptUsage(job.input_tokens),
             output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
             thinking_tokens=sum(each.get("thinking", 0) for each in tokens),
         ),

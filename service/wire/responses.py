@@ -16,22 +16,37 @@ Block = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one request; the three input counts add up to the whole prompt, and thinking is
-    part of the output."""
+class PromptUsage:
+    """How a prompt's tokens are told to clients: the four counts add up to the whole prompt."""
 
     input_tokens: int
+    cache_read: int = 0
+    cache_creation_5m: int = 0
+    cache_creation_1h: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.input_tokens + self.cache_read + self.cache_creation
+
+    @property
+    def cache_creation(self) -> int:
+        return self.cache_creation_5m + self.cache_creation_1h
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request; thinking is part of the output."""
+
+    prompt: PromptUsage
     output_tokens: int
     thinking_tokens: int = 0
-    cache_creation_input_tokens: int = 0
-    cache_read_input_tokens: int = 0
 
     def as_json(self) -> dict[str, Any]:
         return {
             **self.totals_as_json(),
             "cache_creation": {
-                "ephemeral_5m_input_tokens": self.cache_creation_input_tokens,
-                "ephemeral_1h_input_tokens": 0,
+                "ephemeral_5m_input_tokens": self.prompt.cache_creation_5m,
+                "ephemeral_1h_input_tokens": self.prompt.cache_creation_1h,
             },
             "service_tier": "standard",
         }
@@ -39,9 +54,9 @@ class Usage:
     def totals_as_json(self) -> dict[str, Any]:
         """The fields that `message_delta` may carry."""
         return {
-            "input_tokens": self.input_tokens,
-            "cache_creation_input_tokens": self.cache_creation_input_tokens,
-            "cache_read_input_tokens": self.cache_read_input_tokens,
+            "input_tokens": self.prompt.input_tokens,
+            "cache_creation_input_tokens": self.prompt.cache_creation,
+            "cache_read_input_tokens": self.prompt.cache_read,
             "output_tokens": self.output_tokens,
             "output_tokens_details": {"thinking_tokens": self.thinking_tokens},
         }

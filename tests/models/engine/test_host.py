@@ -60,7 +60,7 @@ async def hosting(
     stall_seconds: float = LONG_SECONDS,
 ) -> AsyncIterator[EngineHost]:
     """A host at work; once it has ended, no process of it is left."""
-    host = EngineHost(str(folder), stall_seconds=stall_seconds, command=command)
+    host = EngineHost(Load(str(folder)), stall_seconds=stall_seconds, command=command)
     before = set(psutil.Process().children())
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(host.run)

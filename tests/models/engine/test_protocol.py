@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.boundary import Boundary
 from models.engine.protocol import (
     MAX_FRAME_BYTES,
     VERSION,
+    CacheState,
+    CacheUse,
     Cancel,
     Failed,
     Finished,
@@ -34,10 +37,14 @@ from models.engine.protocol import (
 
 MESSAGES: tuple[Message, ...] = (
     Load("/models/tiny"),
+    Load("/m", cache_bytes=1 << 33, cache_folder="/c", cache_disk_bytes=5, weights="ab"),
     Run("run_1", 64, 0.7, 0.9, 40, 2**63 - 1, (1, 2), ids_of([0, 1, 2**32 - 1])),
     Run("empty", 0, 0.0, 1.0, 0, 0, ()),
     Run("resumed", 64, 0.0, 1.0, 0, 0, (), ids_of([5, 6]), 1, "key_1"),
     Run("guided", 64, 0.0, 1.0, 0, 0, (), guide={"states": [{"kind": "Ended"}]}),
+    Run("marked", 1, 0.0, 1.0, 0, 0, (), ids_of([5]), boundaries=(Boundary(9, 300),)),
+    CacheUse("run_1", 5, 1 << 20),
+    CacheState({"memory": {"held_bytes": 1 << 40}}),
     Cancel("run_1"),
     Suspend("run_1"),
     Loading(5, 1 << 40),
@@ -73,10 +80,13 @@ _runs = st.builds(
     prompt=_ids,
     first_index=_counts,
     scope=_names,
+    boundaries=st.lists(st.builds(Boundary, _counts, _counts), max_size=4).map(tuple),
 )
 _messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(Load, folder=_names, version=_counts),
     _runs,
+    st.builds(CacheUse, _names, _counts, _counts),
+    st.builds(CacheState, st.dictionaries(_names, _counts)),
     st.builds(Cancel, _names),
     st.builds(Suspend, _names),
     st.builds(Loading, _counts, _counts),

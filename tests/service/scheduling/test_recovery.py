@@ -10,7 +10,7 @@ import pytest
 
 from service.scheduling.recorded import recorded
 from service.scheduling.recovery import recover
-from service.wire.responses import Message, Usage
+from service.wire.responses import Message, PromptUsage, Usage
 from storage.batches import Batches, NewBatch, NewRequest
 from storage.database import Database
 from storage.jobs import Job, Jobs, JobState, NewJob
@@ -59,7 +59,7 @@ async def run_begun(jobs: Jobs, data_dir: Path) -> tuple[Job, RunRecord]:
 
 def response(state: JobState, **more: Any) -> dict[str, Any]:
     text = {"type": "text", "text": "ab"}
-    usage = Usage(input_tokens=3, output_tokens=2)
+    usage = Usage(PromptUsage(3), output_tokens=2)
     message = Message("msg_1", "tiny", [text], stop_sequence=None, usage=usage, **more)
     return recorded(state, message, None)
 

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 from service.errors import ApiError
 from service.wire import events
 from service.wire.block_events import BlockEvents
-from service.wire.responses import Message, Usage
+from service.wire.responses import Message, PromptUsage, Usage
 from storage.answer_pieces import (
     CallArguments,
     CallEnd,
@@ -20,7 +20,7 @@ from storage.answer_pieces import (
 )
 
 USAGE = Usage(
-    input_tokens=3, output_tokens=5, cache_creation_input_tokens=7, cache_read_input_tokens=11
+    PromptUsage(3, cache_read=11, cache_creation_5m=5, cache_creation_1h=2), output_tokens=5
 )
 
 
