@@ -253,7 +253,7 @@ def _decode(header: bytes, body: bytes) -> Message:
             values["stats"] = Stats(**values["stats"])
         if kind is Run:
             values["stop_ids"] = tuple(values["stop_ids"])
-            values["boundaries"] = tuple(Boundary(**each) for each in values["boundaries"])
+            values["boundaries"] = tuple(Boundary(**each) for each in values.get("boundaries", ()))
         return kind(**values)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProtocolError(f"an unreadable frame: {error}") from error

@@ -60,7 +60,8 @@ def test_a_whole_message_is_one_the_official_client_knows() -> None:
     assert not parsed.model_extra
     assert parsed.usage.cache_read_input_tokens == 11
     assert parsed.usage.cache_creation is not None
-    assert parsed.usage.cache_creation.ephemeral_5m_input_tokens == 7
+    assert parsed.usage.cache_creation.ephemeral_5m_input_tokens == 5
+    assert parsed.usage.cache_creation.ephemeral_1h_input_tokens == 2
 
 
 def test_each_block_ends_before_the_next_begins_and_pieces_that_came_together_are_one() -> None:
