@@ -12,6 +12,7 @@ from models.families.family import Family, NotRendered, PreparedPrompt
 from service.errors import ApiError
 from service.guiding import Guides
 from service.memory import give_back_freed_memory
+from service.prompt_digests import PromptDigests
 from service.requests.answer_plan import AnswerPlan
 from service.requests.context import too_long
 from service.requests.prepare import Prepared
@@ -35,6 +36,7 @@ class Prompt:
 
     ids: "array[int]"
     plan: AnswerPlan
+    digests: PromptDigests
     guide: dict[str, Any] | None = None
     boundaries: tuple[Boundary, ...] = ()
 
@@ -65,7 +67,12 @@ class Prompts:
                 give_back_freed_memory()
         guide = self._guides.of(form, rendered.opens, prepared.tool_paths)
         plan = AnswerPlan(guide.form, rendered.opens, prepared.display, guide.unguided)
-        return Prompt(rendered.ids, plan, guide.spec.as_json() if guide.spec else None)
+        return Prompt(
+            rendered.ids,
+            plan,
+            PromptDigests.of(prepared.conversation),
+            guide.spec.as_json() if guide.spec else None,
+        )
 
     def _rendered(self, conversation: Conversation, length: int) -> PreparedPrompt:
         if length <= self._most:
