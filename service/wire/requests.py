@@ -57,6 +57,12 @@ class ContextManagement(Shape):
     edits: Annotated[list[ContextEdit], FirstFault()] | None = None
 
 
+class Diagnostics(Shape):
+    """Asks why so little of the prompt was in the cache, compared to that of an earlier message."""
+
+    previous_message_id: str | None = None
+
+
 class UserMessage(Shape):
     role: Literal["user"]
     content: Annotated[str | Annotated[list[UserBlock], FirstFault()], StringOrList()]
@@ -115,6 +121,7 @@ class BaseRequest(Shape):
     service_tier: Literal["auto", "standard_only"] | None = None
     speed: Literal["standard", "fast"] | None = None
     inference_geo: str | None = None
+    diagnostics: Diagnostics | None = None
     context_management: ContextManagement | None = None
     compaction: dict[str, Any] | None = None
     mcp_servers: Annotated[list[dict[str, Any]], FirstFault()] | None = None

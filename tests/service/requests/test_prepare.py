@@ -209,6 +209,8 @@ def test_compaction_is_refused_for_answers_and_ignored_for_counts() -> None:
         {"service_tier": "auto", "inference_geo": "eu", "cache_control": EPHEMERAL},
         {"billing_policy": {"type": "billing_policy"}, "fallback_credit_token": "x"},
         {"speed": "standard", "diagnostics": None},
+        {"diagnostics": {"previous_message_id": None}},
+        {"diagnostics": {"previous_message_id": "msg_1", "x": 1}},
         {"temperature": 0, "top_k": 5, "top_p": 0.5, "seed": 1},
     ],
 )
@@ -235,7 +237,6 @@ def test_a_request_of_a_newer_client_is_accepted_and_what_it_loses_is_named() ->
         "context_management",
         "messages.output_config",
         "fallbacks",
-        "diagnostics",
     )
 
 

@@ -109,7 +109,7 @@ def test_a_newer_clients_request_is_answered_and_what_it_loses_is_named(
         headers["anthropic-version"] = version
     response = client.post(f"{path}?beta=true", json=body(**NEWER), headers=headers)
     assert response.status_code == 200, response.text
-    assert response.headers["mererun-ignored"] == "speed, fallbacks, diagnostics"
+    assert response.headers["mererun-ignored"] == "speed, fallbacks"
     assert "access-control-allow-origin" not in response.headers
 
 

@@ -182,6 +182,11 @@ SHARED_FAULTS = [
     ),
     ({"tools": [{"type": "x" * 100_000}]}, f"tools.0.type: unknown tool type '{'x' * 60}…'"),
     ({"cache_control": {"type": "x"}}, "cache_control.type: Input should be 'ephemeral'"),
+    ({"diagnostics": "msg_1"}, "diagnostics: Input should be an object"),
+    (
+        {"diagnostics": {"previous_message_id": 1}},
+        "diagnostics.previous_message_id: Input should be a valid string",
+    ),
     (
         {"context_management": {"edits": [{"type": "clear_all"}]}},
         "context_management.edits.0.type: Input should be 'clear_tool_uses_20250919',"
@@ -286,7 +291,7 @@ def test_null_means_absent_for_every_optional_field() -> None:
 
 
 def test_unknown_fields_are_kept_apart_whatever_their_name() -> None:
-    unknown = {"diagnostics": {"x": 1}, "model_config": 1, "__class__": 2, "copy": None}
+    unknown = {"safeguards": {"x": 1}, "model_config": 1, "__class__": 2, "copy": None}
     request = validate(body(**unknown), MessagesRequest)
     assert request.model_extra == unknown
 
