@@ -8,6 +8,7 @@ from anyio import CapacityLimiter, to_thread
 
 from models.boundary import Boundary
 from models.conversation import Block, Conversation, Text, Thinking, ToolCall, Turn
+from models.families.boundaries import boundaries
 from models.families.family import Family, NotRendered, PreparedPrompt
 from service.errors import ApiError
 from service.guiding import Guides
@@ -60,6 +61,7 @@ class Prompts:
         form, length = prepared.conversation.form, _characters(prepared.conversation)
         try:
             rendered = self._rendered(prepared.conversation, length)
+            kept = self._boundaries(prepared, rendered)
         except NotRendered as error:
             raise ApiError.invalid(f"messages: {error}") from error
         finally:
@@ -72,7 +74,14 @@ class Prompts:
             plan,
             PromptDigests.of(prepared.conversation),
             guide.spec.as_json() if guide.spec else None,
+            kept,
         )
+
+    def _boundaries(self, prepared: Prepared, rendered: PreparedPrompt) -> tuple[Boundary, ...]:
+        # They cost several renderings: nothing for a prompt that will not be run.
+        if not prepared.generates or len(rendered.ids) > self._context_tokens:
+            return ()
+        return boundaries(self._family, prepared.conversation, rendered)
 
     def _rendered(self, conversation: Conversation, length: int) -> PreparedPrompt:
         if length <= self._most:

@@ -34,13 +34,14 @@ class Prepared:
     """A conversation, and the names of what in the request had no effect on it.
 
     The names, 20 at most, are safe to put into a header. `tool_paths` says where in the request
-    the tools are.
+    the tools are. Unless it `generates`, nothing of the prompt is to be kept.
     """
 
     conversation: Conversation
     ignored: tuple[str, ...]
     display: Display = "summarized"
     tool_paths: Mapping[str, str] = field(default_factory=dict[str, str])
+    generates: bool = True
 
 
 def conversation_of(request: BaseRequest, served: Served) -> Prepared:
@@ -61,6 +62,7 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
         tuple(islice(_ignored(request, history, served), _MAX_IGNORED)),
         display_of(request),
         tools.paths,
+        generates=not isinstance(request, CountTokensRequest),
     )
 
 
