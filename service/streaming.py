@@ -19,17 +19,25 @@ SSE_HEADERS = {
 
 
 async def stream(reading: Reading, request_id: str, ping_seconds: float) -> AsyncIterator[bytes]:
-    """The events of one answer. `message_start` comes at once, with the exact count of the
-    prompt; then a ping whenever nothing else came for `ping_seconds`."""
-    usage = Usage(PromptUsage(reading.input_tokens), output_tokens=0)
-    yield events.encode(events.message_start(reading.message_id, reading.model, usage))
-    seen, blocks = 0, BlockEvents()
+    """The events of one answer, and a ping whenever none came for `ping_seconds`.
+
+    `message_start` comes as soon as it is known how the prompt is told: at once, unless that is up
+    to the prompt cache.
+    """
+    prompt, seen, blocks = PromptUsage(0), 0, BlockEvents()
     while True:
         news = await _news(reading, seen, ping_seconds)
         if not news:
             yield events.encode(events.ping())
             continue
         seen += len(news)
+        if isinstance(news[0], PromptUsage):
+            prompt = news[0]
+            usage = Usage(prompt, output_tokens=0)
+            start = events.message_start(
+                reading.message_id, reading.model, usage, reading.cache_miss
+            )
+            yield events.encode(start)
         for event in blocks.of(_pieces(news)):
             yield events.encode(event)
         match news[-1]:
@@ -38,7 +46,7 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
                     yield events.encode(event)
                 yield events.encode(
                     events.message_delta(
-                        answered.stop_reason, answered.stop_sequence, _usage(reading, answered)
+                        answered.stop_reason, answered.stop_sequence, _usage(prompt, answered)
                     )
                 )
                 yield events.encode(events.message_stop())
@@ -52,11 +60,13 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
 
 async def whole(reading: Reading) -> Message:
     """The complete answer. Raises ApiError if there is none."""
-    seen = 0
+    prompt, seen = PromptUsage(0), 0
     pieces: list[Piece] = []
     while True:
         news = await reading.relay.after(seen)
         seen += len(news)
+        if isinstance(news[0], PromptUsage):
+            prompt = news[0]
         pieces += _pieces(news)
         match news[-1]:
             case Answered() as answered:
@@ -66,7 +76,8 @@ async def whole(reading: Reading) -> Message:
                     content=content_of(pieces),
                     stop_reason=answered.stop_reason,
                     stop_sequence=answered.stop_sequence,
-                    usage=_usage(reading, answered),
+                    usage=_usage(prompt, answered),
+                    cache_miss=reading.cache_miss,
                 )
             case Broken(error):
                 raise error
@@ -81,9 +92,8 @@ async def _news(reading: Reading, seen: int, seconds: float) -> Sequence[Event]:
 
 
 def _pieces(news: Sequence[Event]) -> list[Piece]:
-    return [event for event in news if not isinstance(event, Answered | Broken)]
+    return [event for event in news if not isinstance(event, PromptUsage | Answered | Broken)]
 
 
-def _usage(reading: Reading, answered: Answered) -> Usage:
-    prompt = PromptUsage(reading.input_tokens)
+def _usage(prompt: PromptUsage, answered: Answered) -> Usage:
     return Usage(prompt, answered.output_tokens, answered.thinking_tokens)

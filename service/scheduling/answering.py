@@ -11,7 +11,9 @@ from models.engine.host import EngineDied, EngineError, EngineHost, EngineUnavai
 from models.engine.protocol import CacheUse, Failed, Finished, Loading, Prefill, Tokens
 from service.errors import ApiError
 from service.scheduling.live_job import Ending, LiveJob
+from service.scheduling.recorded import as_event
 from service.scheduling.relay import Answered
+from service.wire.responses import PromptUsage
 from storage.answer_pieces import Piece
 from storage.failpoints import failpoint
 from storage.jobs import JobState
@@ -87,6 +89,8 @@ class Answering:
         loaded_before = live.load_seconds
         async with aclosing(self._engine.generate(live.rest)) as events:
             async for event in events:
+                if not isinstance(event, Loading | CacheUse):
+                    live.tell(live.prompt_usage)  # the engine keeps nothing of it, saying nothing
                 match event:
                     case Loading(done, total):
                         live.load_seconds = loaded_before + time.perf_counter() - started
@@ -108,10 +112,17 @@ class Answering:
                         if event.reason == "length":  # perhaps of no tokens at all
                             self._show([], live.answer.cut())
                         live.stats = live.stats.plus(event.stats)
-                    case CacheUse():
-                        pass
+                    case CacheUse(_, read, kept):
+                        self._tell_use(read, kept)
                     case Failed():  # raised by the engine host
                         pass
+
+    def _tell_use(self, read: int, kept: int) -> None:
+        live = self._live
+        if live.told is None:
+            usage = PromptUsage.of(live.input_tokens, live.run.boundaries, read, kept)
+            live.journal.write("cache", **as_event(usage))
+            live.tell(usage)
 
     async def _take(self, ids: list[int]) -> None:
         failpoint("tokens")

@@ -13,7 +13,7 @@ from service.scheduling.answering import Outcome
 from service.scheduling.lease import LeaseLost
 from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.recorded import recorded
-from service.wire.responses import Message, PromptUsage, Usage
+from service.wire.responses import Message, Usage
 from storage.answer_pieces import content_of
 from storage.errors import StorageError
 from storage.failpoints import failpoint
@@ -139,9 +139,8 @@ def _message(live: LiveJob, outcome: Outcome) -> Message:
         content=content_of(live.answer.pieces),
         stop_reason=answered.stop_reason if answered else None,
         stop_sequence=answered.stop_sequence if answered else None,
-        usage=Usage(
-            PromptUsage(live.input_tokens), len(live.answer.ids), live.answer.thinking_tokens
-        ),
+        usage=Usage(live.prompt_usage, len(live.answer.ids), live.answer.thinking_tokens),
+        cache_miss=live.cache_miss,
     )
 
 
@@ -159,4 +158,6 @@ def _telemetry(live: LiveJob) -> Telemetry:
         peak_memory_bytes=stats.peak_memory_bytes or None,
         first_token_seconds=stats.first_token_seconds,
         longest_step_seconds=stats.longest_step_seconds or None,
+        cache_read_tokens=live.prompt_usage.cache_read,
+        cache_creation_tokens=live.prompt_usage.cache_creation,
     )

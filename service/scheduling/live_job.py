@@ -9,6 +9,7 @@ from service.errors import ApiError
 from service.scheduling.answer import Answer
 from service.scheduling.journal import Journal
 from service.scheduling.relay import Relay
+from service.wire.responses import CacheMiss, PromptUsage
 from storage.jobs import JobState
 
 
@@ -35,8 +36,8 @@ class Reading:
     run_id: str
     message_id: str
     model: str
-    input_tokens: int
     relay: Relay
+    cache_miss: CacheMiss | None = None
 
 
 @dataclass(slots=True)
@@ -51,6 +52,10 @@ class LiveJob:
     is_background: bool
     # When it began to wait, in unix seconds.
     queued_at: float
+    # Why the prompt cache has less of its prompt than of the earlier one that its client named.
+    cache_miss: CacheMiss | None = None
+    # What was said of its prompt, once that is known.
+    told: PromptUsage | None = None
     relay: Relay = field(default_factory=Relay)
     readers: int = 0
     # Whether its row is in the queue.
@@ -70,9 +75,24 @@ class LiveJob:
     # How many tokens it may decode before others, who left for it, go on.
     quantum: int | None = None
 
+    def __post_init__(self) -> None:
+        if not self.run.boundaries:
+            self.tell(PromptUsage(self.input_tokens))
+
+    def tell(self, usage: PromptUsage) -> None:
+        """What comes first stands, however often the job comes to an engine."""
+        if self.told is None:
+            self.told = usage
+            self.relay.publish(usage)
+
     @property
     def id(self) -> str:
         return self.run.job
+
+    @property
+    def prompt_usage(self) -> PromptUsage:
+        """All of it is input as long as nothing else is known."""
+        return self.told or PromptUsage(self.input_tokens)
 
     @property
     def input_tokens(self) -> int:
@@ -84,7 +104,7 @@ class LiveJob:
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.id, self.message_id, self.model, self.input_tokens, self.relay)
+        return Reading(self.id, self.message_id, self.model, self.relay, self.cache_miss)
 
     @property
     def rest(self) -> Run:

@@ -6,7 +6,7 @@ from typing import Any
 from service.errors import ApiError
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Relay
-from service.wire.responses import Message, PromptUsage, Usage
+from service.wire.responses import CacheMiss, Message, PromptUsage, Usage
 from storage.answer_pieces import content_of, pieces_in, pieces_of
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
@@ -44,9 +44,10 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
             " this service records no content; use a new key"
         )
     message, relay = response["message"], Relay()
+    usage = message["usage"]
+    relay.publish(_prompt_usage(usage))
     for piece in pieces_of(message["content"]):
         relay.publish(piece)
-    usage = message["usage"]
     # Records of earlier versions have no details: their answers have no thinking.
     details = usage.get("output_tokens_details", {"thinking_tokens": 0})
     relay.publish(
@@ -57,13 +58,33 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
             details["thinking_tokens"],
         )
     )
-    return Reading(job.id, job.message_id, job.model, job.input_tokens, relay)
+    diagnostics: dict[str, Any] = message.get("diagnostics") or {"cache_miss_reason": None}
+    miss = CacheMiss.recalled(diagnostics["cache_miss_reason"])
+    return Reading(job.id, job.message_id, job.model, relay, miss)
 
 
 def has_content(response: dict[str, Any]) -> bool:
     """Whether a record's `response.json` has the answer itself, not its shape only."""
     content = response["message"]["content"]
     return not any(isinstance(block.get(key), dict) for block in content for key in _WORDS)
+
+
+def as_event(usage: PromptUsage) -> dict[str, int]:
+    """What the record's event `cache` says: how the tokens of the prompt were told to clients."""
+    return {
+        "read": usage.cache_read,
+        "created_5m": usage.cache_creation_5m,
+        "created_1h": usage.cache_creation_1h,
+    }
+
+
+def told_in(events: Sequence[dict[str, Any]], tokens: int) -> PromptUsage | None:
+    """What clients were told of a prompt of so many tokens, if that was more than its length."""
+    for each in events:
+        if each["event"] == "cache":
+            told = each["read"], each["created_5m"], each["created_1h"]
+            return PromptUsage(tokens - sum(told), *told)
+    return None
 
 
 def claims(events: Sequence[dict[str, Any]]) -> int:
@@ -90,7 +111,7 @@ def close_unfinished(
         stop_reason=None,
         stop_sequence=None,
         usage=Usage(
-            PromptUsage(job.input_tokens),
+            told_in(events, job.input_tokens) or PromptUsage(job.input_tokens),
             output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
             thinking_tokens=sum(each.get("thinking", 0) for each in tokens),
         ),
@@ -100,3 +121,13 @@ def close_unfinished(
         response["message"]["content"] = [{"type": "text", "text": {"chars": characters}}]
     record.close(response=response, telemetry=None)
     return response
+
+
+def _prompt_usage(usage: dict[str, Any]) -> PromptUsage:
+    created = usage["cache_creation"]
+    return PromptUsage(
+        usage["input_tokens"],
+        usage["cache_read_input_tokens"],
+        created["ephemeral_5m_input_tokens"],
+        created["ephemeral_1h_input_tokens"],
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import anyio
 
 from service.errors import ApiError
-from service.wire.responses import StopReason
+from service.wire.responses import PromptUsage, StopReason
 from storage.answer_pieces import Piece
 
 
@@ -27,14 +27,15 @@ class Broken:
     error: ApiError
 
 
-Event = Piece | Answered | Broken
+Event = PromptUsage | Piece | Answered | Broken
 
 
 class Relay:
     """An append-only list that readers follow at their own pace.
 
     A slow reader holds up neither the engine nor other readers, and costs no memory beyond the
-    one list, which the job's `max_tokens` bounds. The last event is `Answered` or `Broken`.
+    one list, which the job's `max_tokens` bounds. The first event is `PromptUsage`, unless there is
+    no answer at all; the last is `Answered` or `Broken`.
     """
 
     def __init__(self) -> None:

@@ -17,8 +17,9 @@ from service.scheduling.answer import Answer
 from service.scheduling.journal import Journal
 from service.scheduling.lease import LeaseLost
 from service.scheduling.live_job import Ending, LiveJob
-from service.scheduling.recorded import close_unfinished
+from service.scheduling.recorded import close_unfinished, told_in
 from service.wire.requests import MessagesRequest
+from service.wire.responses import CacheMiss, PromptUsage
 from storage.batches import Batches
 from storage.errors import StorageError
 from storage.failpoints import failpoint
@@ -85,23 +86,28 @@ class Revival:
         """With the tokens it has already, so that none is generated twice."""
         scope = job.api_key or ""
 
-        def recall() -> tuple[Run, Answer]:
+        def recall() -> tuple[Run, Answer, CacheMiss | None, PromptUsage | None]:
             try:
                 prompt = record.prompt()
                 run = self._preparation.recalled(job.id, prompt, scope)
                 answer = self._preparation.answer(run, AnswerPlan.recalled(prompt), job.message_id)
+                miss = CacheMiss.recalled(prompt.get("cache_miss"))
                 record.reopen()
-                for event in record.events():
+                events = record.events()
+                told = told_in(events, len(run.prompt))
+                for event in events:
                     if event["event"] == "tokens":
                         answer.take(event["ids"])
             except (LookupError, TypeError, ValueError) as error:
                 raise ApiError.internal(_DAMAGED) from error
             except StorageError as error:
                 raise ApiError.internal(str(error)) from error
-            return run, answer
+            return run, answer, miss, told
 
-        run, answer = await to_thread.run_sync(recall)
-        live = self._live(job, run, answer, record)
+        run, answer, miss, told = await to_thread.run_sync(recall)
+        live = self._live(job, run, answer, record, miss)
+        if told is not None:
+            live.tell(told)
         if answer.ids:
             live.journal.write("resumed", tokens=len(answer.ids))
         return live
@@ -152,7 +158,14 @@ class Revival:
 
         await to_thread.run_sync(create)
 
-    def _live(self, job: Job, run: Run, answer: Answer, record: RunRecord) -> LiveJob:
+    def _live(
+        self,
+        job: Job,
+        run: Run,
+        answer: Answer,
+        record: RunRecord,
+        cache_miss: CacheMiss | None = None,
+    ) -> LiveJob:
         return LiveJob(
             run=run,
             message_id=job.message_id,
@@ -161,6 +174,7 @@ class Revival:
             journal=Journal(record, content=self._content),
             is_background=True,
             queued_at=job.created_at,
+            cache_miss=cache_miss,
         )
 
 

@@ -6,14 +6,14 @@ Order: message_start, then for each block start, deltas, stop, then message_delt
 from typing import Any
 
 from service.errors import ApiError
-from service.wire.responses import Block, Message, StopReason, Usage
+from service.wire.responses import Block, CacheMiss, Message, StopReason, Usage
 from storage.json_text import to_json
 
 Event = dict[str, Any]
 
 
-def message_start(id: str, model: str, usage: Usage) -> Event:
-    message = Message(id, model, content=(), stop_reason=None, stop_sequence=None, usage=usage)
+def message_start(id: str, model: str, usage: Usage, miss: CacheMiss | None = None) -> Event:
+    message = Message(id, model, (), None, None, usage, miss)
     return {"type": "message_start", "message": message.as_json()}
 
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from models.boundary import Boundary
 
 StopReason = Literal[
     "end_turn",
@@ -13,6 +15,15 @@ StopReason = Literal[
     "model_context_window_exceeded",
 ]
 Block = dict[str, Any]
+MissKind = Literal[
+    "model_changed",
+    "system_changed",
+    "tools_changed",
+    "messages_changed",
+    "previous_message_not_found",
+    "unavailable",
+]
+_HOUR_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +34,19 @@ class PromptUsage:
     cache_read: int = 0
     cache_creation_5m: int = 0
     cache_creation_1h: int = 0
+
+    @classmethod
+    def of(cls, tokens: int, boundaries: Sequence[Boundary], read: int, kept: int) -> Self:
+        """Of a prompt of so many `tokens`, the first `read` of which the cache had and the first
+        `kept` of which it has now. Each new token counts for the first of the ascending
+        `boundaries` that it lies before."""
+        created = {True: 0, False: 0}  # by whether it is for an hour
+        done = read
+        for each in boundaries:
+            end = min(each.tokens, kept)
+            created[each.ttl_seconds >= _HOUR_SECONDS] += max(0, end - done)
+            done = max(done, end)
+        return cls(tokens - done, read, created[False], created[True])
 
     @property
     def total(self) -> int:
@@ -63,9 +87,28 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheMiss:
+    """Why the prompt cache could not serve a prompt as far as the earlier one that was named, and
+    how many tokens of that are missed; None where nothing could be compared."""
+
+    kind: MissKind
+    missed_tokens: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        missed = self.missed_tokens
+        more = {} if missed is None else {"cache_missed_input_tokens": missed}
+        return {"type": self.kind, **more}
+
+    @classmethod
+    def recalled(cls, json: dict[str, Any] | None) -> Self | None:
+        return cls(json["type"], json.get("cache_missed_input_tokens")) if json else None
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """An answer, its blocks as JSON. `stop_reason` is None in `message_start`, before anything is
-    written, and in the records of answers that were cut short."""
+    written, and in the records of answers that were cut short. Without a `cache_miss` none was
+    found, or asked for."""
 
     id: str
     model: str
@@ -73,8 +116,10 @@ class Message:
     stop_reason: StopReason | None
     stop_sequence: str | None
     usage: Usage
+    cache_miss: CacheMiss | None = None
 
     def as_json(self) -> dict[str, Any]:
+        miss = self.cache_miss
         return {
             "id": self.id,
             "type": "message",
@@ -85,4 +130,5 @@ class Message:
             "stop_sequence": self.stop_sequence,
             "stop_details": None,
             "usage": self.usage.as_json(),
+            "diagnostics": {"cache_miss_reason": miss.as_json()} if miss else None,
         }

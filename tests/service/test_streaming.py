@@ -21,7 +21,7 @@ from service.scheduling.answer import Answer
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Broken, Relay
 from service.streaming import stream, whole
-from service.wire.responses import Message
+from service.wire.responses import Message, PromptUsage
 from storage.answer_pieces import content_of
 from tests.support.fake_language import END, answer, ids_of, said
 from tests.support.messages import check_order, parse_events
@@ -31,6 +31,7 @@ from tests.support.tiny_qwen import write_tiny_qwen
 
 LS = '<call>run:{"cmd":"ls é😀","args":["\\ud83d\\ude00",{}]}</call>'
 NOW = "<call>now:{}</call>"
+PROMPT = PromptUsage(7, cache_read=11, cache_creation_5m=5, cache_creation_1h=2)
 ANSWERS = {
     "nothing": said(END),
     "text": said(f"é 😀 hello{END}"),
@@ -45,6 +46,7 @@ ANSWERS = {
 
 def reading(made: Answer, *, ended: bool = True) -> Reading:
     relay = Relay()
+    relay.publish(PROMPT)
     for piece in made.pieces:
         relay.publish(piece)
     if ended:
@@ -52,7 +54,7 @@ def reading(made: Answer, *, ended: bool = True) -> Reading:
         relay.publish(
             Answered(made.stop_reason, made.stop_sequence, len(made.ids), made.thinking_tokens)
         )
-    return Reading("run_1", "msg_1", "m", 7, relay)
+    return Reading("run_1", "msg_1", "m", relay)
 
 
 async def streamed(of: Reading) -> bytes:
@@ -62,7 +64,7 @@ async def streamed(of: Reading) -> bytes:
 async def streamed_slowly(made: Answer) -> bytes:
     """To a reader that gets every piece as soon as it is there."""
     relay, parts = Relay(), list[bytes]()
-    of = Reading("run_1", "msg_1", "m", 7, relay)
+    of = Reading("run_1", "msg_1", "m", relay)
 
     async def read() -> None:
         parts.extend([part async for part in stream(of, "req_1", 60)])

@@ -13,9 +13,11 @@ environment names a SCRIPT_FILE, that has the object, whatever the prompt. Its k
     step_ms        how long each step takes
     hold_file      a file without which it does not get further than `hold_at`
     hold_at        a number of generated tokens; 0 (the default) is the first step of prefill
+    later_s        by how much the clock of the prompt cache is moved on before
 
 A run that was suspended goes on with the step it was at; in another engine process it prefills
-again, and goes on with the answer's token at its `first_index`.
+again, and goes on with the answer's token at its `first_index`. Of a prompt with boundaries it says
+what a prompt cache would that never forgets, unless it was given no memory for one.
 """
 
 import json
@@ -30,6 +32,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from models.engine.protocol import (
+    CacheUse,
     Failed,
     Finished,
     Load,
@@ -43,6 +46,7 @@ from models.engine.protocol import (
     ids_of,
 )
 from models.engine.worker import Link
+from tests.support.reference_cache import ReferenceCache
 
 _FOR_EVER_SECONDS = 1e6
 
@@ -55,17 +59,33 @@ def main() -> None:
     link.send(Loading(1, 1))
     link.send(Ready(0.0, {"device": "script", "dtype": "none", "blas": None}))
     suspended_at: dict[str, int] = {}  # job → prefill steps done
+    cache = None if load.cache_bytes == 0 else _Cache()
     while True:
         run = link.inbox.get()
         assert isinstance(run, Run)
-        _Play(link, tokenizer, run, suspended_at).play()
+        _Play(link, tokenizer, run, suspended_at, cache).play()
+
+
+class _Cache:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._promises = ReferenceCache()
+
+    def use(self, run: Run) -> CacheUse:
+        read, kept = self._promises.use(run.scope, run.prompt, run.boundaries, self.now)
+        return CacheUse(run.job, read, kept)
 
 
 class _Play:
     def __init__(
-        self, link: Link, tokenizer: Tokenizer, run: Run, suspended_at: dict[str, int]
+        self,
+        link: Link,
+        tokenizer: Tokenizer,
+        run: Run,
+        suspended_at: dict[str, int],
+        cache: _Cache | None,
     ) -> None:
-        self.link, self.run, self.suspended_at = link, run, suspended_at
+        self.link, self.run, self.suspended_at, self.cache = link, run, suspended_at, cache
         asked = run.prompt[: len(run.prompt) - run.first_index].tolist()
         file = os.environ.get("SCRIPT_FILE")
         script = Path(file).read_text() if file else _last_user_turn(tokenizer, asked)
@@ -78,6 +98,11 @@ class _Play:
         self.generated = 0
 
     def play(self) -> None:
+        if self.cache is not None:
+            self.cache.now += self.script.get("later_s", 0)
+        if self.run.boundaries:
+            use = self.cache.use(self.run) if self.cache else CacheUse(self.run.job, 0, 0)
+            self.link.send(use)
         for step in range(self.reused_steps, self.steps + 1):
             self.done_steps = step
             self._say_prefilled()

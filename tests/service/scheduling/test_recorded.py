@@ -21,6 +21,12 @@ BLOCKS = [
     TEXT,
     {"type": "tool_use", "id": "toolu_1", "name": "run", "input": {"cmd": "ls", "n": [1.5, None]}},
 ]
+PROMPT = {
+    "input_tokens": 1,
+    "cache_read_input_tokens": 2,
+    "cache_creation_input_tokens": 0,
+    "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+}
 EVENTS: list[dict[str, Any]] = [
     {"event": "claimed", "attempt": 1},
     {"event": "tokens", "ids": [1], "text": "hel"},
@@ -33,7 +39,7 @@ def response(content: Any, **usage: Any) -> dict[str, Any]:
         "content": content,
         "stop_reason": "end_turn",
         "stop_sequence": None,
-        "usage": {"output_tokens": 5, **usage},
+        "usage": {**PROMPT, "output_tokens": 5, **usage},
     }
     return {"state": "succeeded", "message": message, "error": None}
 
