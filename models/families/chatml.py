@@ -19,7 +19,11 @@ class ChatML:
         self.start, self.end = tokens.ids(START, END)
 
     def turn(self, role: str, *pieces: str | int) -> Pieces:
-        return (*self.beginning(role, *pieces), self.end, "\n")
+        return self.ended(*self.beginning(role, *pieces))
+
+    def ended(self, *pieces: str | int) -> Pieces:
+        """A turn that went on."""
+        return (*pieces, self.end, "\n")
 
     def beginning(self, role: str, *pieces: str | int) -> Pieces:
         """A turn that goes on."""

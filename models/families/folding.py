@@ -1,6 +1,7 @@
 """System turns in families that have none, or none but the first."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from models.conversation import Role, Turn
 
@@ -12,18 +13,29 @@ def folded(turns: Sequence[Turn], *, keeps_first: bool) -> list[Turn]:
     turn changes what stands before it, and what was rendered once begins all later prompts. Before
     an assistant that speaks first, the user says nothing.
     """
-    said: list[tuple[Role, list[str]]] = []
+    said: list[_Said] = []
     for place, turn in enumerate(turns):
         role, text = turn.role, turn.text
         if role == "system" and (place or not keeps_first):
             role, text = "user", _reminder(text) if place else text
-        if role == "assistant" and (not said or said[-1][0] == "system"):
-            said.append(("user", []))
-        if not said or said[-1][0] != role:
-            said.append((role, []))
+        if role == "assistant" and (not said or said[-1].role == "system"):
+            said.append(_Said("user"))
+        if not said or said[-1].role != role:
+            said.append(_Said(role, turn.tokens))
         if text:
-            said[-1][1].append(text)
-    return [Turn.of(role, "\n\n".join(texts)) for role, texts in said]
+            said[-1].texts.append(text)
+    return [each.turn for each in said]
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    role: Role
+    tokens: tuple[int, ...] = ()
+    texts: list[str] = field(default_factory=list[str])
+
+    @property
+    def turn(self) -> Turn:
+        return replace(Turn.of(self.role, "\n\n".join(self.texts)), tokens=self.tokens)
 
 
 def _reminder(text: str) -> str:

@@ -1,10 +1,14 @@
 """Gemma 3: turns of user and model, and no others."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from models.catalog import Checkpoint, CheckpointError, NoChatTemplate
 from models.conversation import AnswerForm, Conversation, Role, Turn
 from models.families.chat_template import ChatTemplate, TemplateFailed
 from models.families.family import Capabilities, Family, PreparedPrompt
 from models.families.folding import folded
+from models.families.own_tokens import OwnTokens
 from models.families.plain import readable
 from models.families.prompt_tokens import PromptTokens
 from models.grammar.guide_spec import Constrained, Ended, GuideSpec
@@ -29,6 +33,7 @@ class Gemma3Family(Family):
         """Raises CheckpointError if the checkpoint's own template is not of this form."""
         self._tokens = PromptTokens(checkpoint)
         self._begin, self._start, self._end = self._tokens.ids(_BEGIN, _START, _END)
+        self._own = OwnTokens(self._tokens, (self._start,))
         # A model that opens another turn has ended its own.
         self.stop_ids = checkpoint.stop_ids | {self._start, self._end}
         try:
@@ -38,7 +43,14 @@ class Gemma3Family(Family):
         self._compare(template, checkpoint.id)
 
     def render(self, conversation: Conversation) -> PreparedPrompt:
-        return PreparedPrompt(self._tokens.encode(self._pieces(conversation.turns)))
+        turns, begun = conversation.turns, ""
+        if conversation.prefills:
+            turns, begun = turns[:-1], readable(turns[-1]).lstrip()
+        before = self._tokens.encode(self._said(turns))
+        return PreparedPrompt(
+            before + self._tokens.encode(self._begun(begun)),
+            answer_from=None if conversation.prefills else len(before),
+        )
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(
@@ -50,15 +62,15 @@ class Gemma3Family(Family):
             return None
         return GuideSpec((Constrained(output_grammar(form.output_schema), 1), Ended()))
 
-    def _pieces(self, turns: tuple[Turn, ...]) -> list[str | int]:
-        said = folded([_stripped(each) for each in turns], keeps_first=False)
-        closed, prefill = said, ""
-        if turns[-1].role == "assistant":
-            closed, prefill = said[:-1], readable(turns[-1]).lstrip()
+    def _said(self, turns: Sequence[Turn]) -> list[str | int]:
         pieces: list[str | int] = [self._begin]
-        for each in closed:
-            pieces += (self._start, f"{_role(each.role)}\n{each.text}", self._end, "\n")
-        return [*pieces, self._start, f"model\n{prefill}"]
+        for each in folded([_stripped(each) for each in turns], keeps_first=False):
+            written = (self._start, f"{_role(each.role)}\n{each.text}")
+            pieces += (*(self._own.of(each) or written), self._end, "\n")
+        return pieces
+
+    def _begun(self, text: str) -> list[str | int]:
+        return [self._start, f"model\n{text}"]
 
     def _compare(self, template: ChatTemplate, checkpoint: str) -> None:
         roles: tuple[Role, ...] = ("system", "user", "assistant", "user")
@@ -68,7 +80,8 @@ class Gemma3Family(Family):
         except TemplateFailed as error:
             why = f"it fails: {error}"
         else:
-            ours = self._pieces(tuple(Turn.of(each, f" {each}\n") for each in roles))
+            said = [Turn.of(each, f" {each}\n") for each in roles]
+            ours = [*self._said(said), *self._begun("")]
             if self._tokens.encode(theirs) == self._tokens.encode(ours):
                 return
             why = "it does not write Gemma 3's turns"
@@ -81,4 +94,5 @@ def _role(role: Role) -> str:
 
 def _stripped(turn: Turn) -> Turn:
     text = readable(turn)
-    return Turn.of(turn.role, text if turn.role == "system" else text.strip())
+    said = Turn.of(turn.role, text if turn.role == "system" else text.strip())
+    return replace(said, tokens=turn.tokens)

@@ -15,6 +15,7 @@ from models.families.gemma4_turns import (
     TURN_END,
     Gemma4Turns,
 )
+from models.families.own_tokens import OwnTokens
 from models.families.prompt_tokens import PromptTokens
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.validation import Schemas
@@ -51,6 +52,8 @@ class Gemma4Family(Family):
         self._template = ChatTemplate(checkpoint, self._tokens)
         names = (*MARKERS, TURN, TURN_END, RESPONSE, RESPONSE_END)
         self._ids: dict[str, int] = dict(zip(names, self._tokens.ids(*names), strict=True))
+        markers = (self._ids[each] for each in (*MARKERS, TURN))
+        self._own = OwnTokens(self._tokens, markers)
         # A model that opens a response has ended its calls, and one that opens a turn its own.
         stops = (self._ids[each] for each in (TURN, TURN_END, RESPONSE))
         self.stop_ids = checkpoint.stop_ids | frozenset(stops)
@@ -77,17 +80,18 @@ class Gemma4Family(Family):
             raise NotRendered(
                 f"the model's chat template cannot write the system turn and the tools: {error}"
             ) from error
-        written = Gemma4Turns(self._ids)
+        written = Gemma4Turns(self._ids, self._own)
         prefills = bool(turns) and turns[-1].role == "assistant"
         written.write(turns[1:] if system else turns, prefills=prefills)
-        beginning: Sequence[str | int] = ()
-        if not prefills:
-            if not written.goes_on:
-                written.pieces += (self._ids[TURN], "model\n")
-            beginning = self._beginnings[written.goes_on, form.thinking.thinks]
+        before = self._tokens.encode((*head, *written.pieces))
+        if prefills:
+            return PreparedPrompt(before)
+        turn = () if written.goes_on else (self._ids[TURN], "model\n")
+        beginning = self._beginnings[written.goes_on, form.thinking.thinks]
         return PreparedPrompt(
-            self._tokens.encode((*head, *written.pieces, *beginning)),
-            "thought" if list(beginning) == [self._ids[CHANNEL], THOUGHT] else "text",
+            before + self._tokens.encode((*turn, *beginning)),
+            "thought" if beginning == [self._ids[CHANNEL], THOUGHT] else "text",
+            len(before),
         )
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:

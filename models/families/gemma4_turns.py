@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from models.conversation import Text, Thinking, ToolCall, ToolResult, Turn
 from models.families.gemma4_answer import CALL, CALL_END, CHANNEL, CHANNEL_END, THOUGHT
+from models.families.own_tokens import OwnTokens
 from models.parsing.gemma_call import QUOTE
 
 TURN, TURN_END = "<|turn>", "<turn|>"
@@ -18,11 +19,13 @@ class Gemma4Turns:
 
     Texts are stripped and arguments sorted as in the models' own templates; unlike there, text
     that was written before a call stays before it. Results stand in the model's turn, which goes
-    on after them. Thinking is shown to the turn that it belongs to, and not to later ones.
+    on after them. Thinking is shown to the turn that it belongs to, and not to later ones; but what
+    the model wrote here stays as it was, so that the prompt of a conversation begins the next one.
     """
 
-    def __init__(self, ids: Mapping[str, int]) -> None:
+    def __init__(self, ids: Mapping[str, int], own: OwnTokens) -> None:
         self._ids = ids
+        self._own = own
         self.pieces: list[str | int] = []
         self.goes_on = False  # the model's turn: what comes next is a part of it
 
@@ -31,8 +34,11 @@ class Gemma4Turns:
         asked = [place for place, each in enumerate(turns) if each.role == "user" and each.text]
         for place, turn in enumerate(turns):
             if turn.role == "assistant":
-                self._open()
-                self._answer(turn, thinks=not asked or place > asked[-1])
+                if own := self._own.of(turn):
+                    self._again(own)
+                else:
+                    self._open()
+                    self._answer(turn, thinks=not asked or place > asked[-1])
                 calls = bool(turn.blocks) and isinstance(turn.blocks[-1], ToolCall)
                 if not calls and not (prefills and place == len(turns) - 1):
                     self._close()
@@ -55,6 +61,14 @@ class Gemma4Turns:
         if self.goes_on:
             self._mark(TURN_END, "\n")
         self.goes_on = False
+
+    def _again(self, own: Sequence[int]) -> None:
+        if own[:1] == (self._ids[TURN],):
+            self._close()
+        else:
+            self._open()
+        self.pieces += own
+        self.goes_on = True
 
     def _answer(self, turn: Turn, *, thinks: bool) -> None:
         for each in turn.blocks:

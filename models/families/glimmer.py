@@ -27,6 +27,7 @@ from models.families.glimmer_answer import (
     GlimmerSyntax,
 )
 from models.families.glimmer_guide import glimmer_guide
+from models.families.own_tokens import OwnTokens
 from models.families.prompt_tokens import PromptTokens
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.validation import Schemas
@@ -74,6 +75,7 @@ class GlimmerFamily(Family):
         )
         self.stop_ids = checkpoint.stop_ids | {self._turn_end}
         self._assistant = self._tokens.plain(_ANSWER)
+        self._own = OwnTokens(self._tokens, (self._ids[each] for each in MARKERS))
         try:
             self._head("x", (), None)
         except (TemplateFailed, ValueError) as error:
@@ -102,10 +104,14 @@ class GlimmerFamily(Family):
             pieces += self._begun(turns[-1])
             if turns[-1].blocks and isinstance(turns[-1].blocks[-1], Text):
                 return PreparedPrompt(self._tokens.encode(pieces), "text")
-        pieces += (self._start, _ANSWER)
-        if form.thinking.thinks or form.may_call:
-            return PreparedPrompt(self._tokens.encode(pieces), "header")
-        return PreparedPrompt(self._tokens.encode([*pieces, " to=user", self._message]), "text")
+        before = self._tokens.encode(pieces)
+        to_choose = form.thinking.thinks or form.may_call
+        recipient = () if to_choose else (" to=user", self._message)
+        return PreparedPrompt(
+            before + self._tokens.encode((self._start, _ANSWER, *recipient)),
+            "header" if to_choose else "text",
+            None if conversation.prefills else len(before),
+        )
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(
@@ -133,7 +139,11 @@ class GlimmerFamily(Family):
 
     def _turn(self, turn: Turn) -> Pieces:
         if turn.role == "assistant":
-            yield from self._answer(turn)
+            own = self._own.of(turn)
+            if own and self._is_assistants(own):
+                yield from (*own, self._turn_end)
+            else:
+                yield from self._answer(turn)
             return
         for each in turn.blocks:
             if isinstance(each, ToolResult):
@@ -143,6 +153,11 @@ class GlimmerFamily(Family):
                 yield from (self._start, f"tool {each.name}", self._message, text, self._turn_end)
         if turn.text:
             yield from (self._start, turn.role, self._message, turn.text, self._turn_end)
+
+    def _is_assistants(self, own: tuple[int, ...]) -> bool:
+        """Whether all messages in it are: a model could write one in the name of the system."""
+        starts = [place + 1 for place, each in enumerate(own) if each == self._start]
+        return all(own[each : each + len(self._assistant)] == self._assistant for each in starts)
 
     def _answer(self, turn: Turn) -> Pieces:
         says = [each for each in turn.blocks if not isinstance(each, Thinking)]

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from models.catalog import Checkpoint, CheckpointError
 from models.conversation import AnswerForm, Conversation, Turn
 from models.families.chat_template import ChatTemplate, TemplateFailed
-from models.families.chatml import ChatML
+from models.families.chatml import ChatML, Pieces
 from models.families.family import Capabilities, Family, PreparedPrompt
+from models.families.own_tokens import OwnTokens
 from models.families.plain import readable
 from models.families.prompt_tokens import PromptTokens
 from models.grammar.guide_spec import Constrained, Ended, GuideSpec
@@ -26,6 +27,7 @@ class LlamaFamily(Family):
         """Raises CheckpointError if the checkpoint's own template is not of this form."""
         self._tokens = PromptTokens(checkpoint)
         self._chatml = ChatML(self._tokens)
+        self._own = OwnTokens(self._tokens, (self._chatml.start,))
         template = ChatTemplate(checkpoint, self._tokens)
         try:
             self._default_system = self._system_of(template)
@@ -40,7 +42,12 @@ class LlamaFamily(Family):
         turns = conversation.turns
         if self._default_system and turns[0].role != "system":
             turns = (Turn.of("system", self._default_system), *turns)
-        return PreparedPrompt(self._tokens.encode(self._pieces(turns, conversation.prefills)))
+        *said, last = turns if conversation.prefills else (*turns, _ANSWER)
+        before = self._tokens.encode(self._said(said))
+        return PreparedPrompt(
+            before + self._tokens.encode(self._begun(last)),
+            answer_from=None if conversation.prefills else len(before),
+        )
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(
@@ -52,12 +59,16 @@ class LlamaFamily(Family):
             return None
         return GuideSpec((Constrained(output_grammar(form.output_schema), then=1), Ended()))
 
-    def _pieces(self, turns: Sequence[Turn], prefills: bool = False) -> list[str | int]:
-        *closed, last = turns if prefills else (*turns, Turn.of("assistant", ""))
-        pieces = [
-            piece for each in closed for piece in self._chatml.turn(each.role, readable(each))
-        ]
-        return [*pieces, *self._chatml.beginning(last.role, readable(last))]
+    def _said(self, turns: Sequence[Turn]) -> Pieces:
+        return tuple(piece for each in turns for piece in self._turn(each))
+
+    def _turn(self, turn: Turn) -> Pieces:
+        if own := self._own.of(turn):
+            return self._chatml.ended(*own)
+        return self._chatml.turn(turn.role, readable(turn))
+
+    def _begun(self, turn: Turn) -> Pieces:
+        return self._chatml.beginning(turn.role, readable(turn))
 
     def _system_of(self, template: ChatTemplate) -> str | None:
         """The system text that the template puts in where a conversation has none.
@@ -65,15 +76,19 @@ class LlamaFamily(Family):
         Raises TemplateFailed, or ValueError if it does not write ChatML turns.
         """
         given, missing = (_written(template, turns) for turns in (_PROBE, _PROBE[1:]))
-        expected = _joined(self._pieces(_PROBE[1:]))
+        answer = self._begun(_ANSWER)
+        expected = _joined([*self._said(_PROBE[1:]), *answer])
         added = missing[: len(missing) - len(expected)]
         text = str(added[1]).removeprefix("system\n") if len(added) > 1 else ""
         system = self._chatml.turn("system", text) if added else ()
-        if given != _joined(self._pieces(_PROBE)) or missing != _joined([*system, *expected]):
+        if given != _joined([*self._said(_PROBE), *answer]) or missing != _joined(
+            [*system, *expected]
+        ):
             raise ValueError("it has other turns, or other texts")
         return text or None
 
 
+_ANSWER = Turn.of("assistant", "")
 # With white space around the texts, since some templates take it off.
 _PROBE = tuple(Turn.of(role, f" {role}\n") for role in ("system", "user", "assistant", "user"))
 

@@ -64,16 +64,17 @@ class PromptTokens:
 
         Neighbouring texts are encoded as one.
         """
-        texts, markers = [""], list[int]()
+        texts, markers = [""], [array("I")]  # those that follow each text
         for each in pieces:
-            if isinstance(each, str):
-                texts[-1] += each
+            if isinstance(each, int):
+                markers[-1].append(each)
+            elif markers[-1]:
+                texts.append(each)
+                markers.append(array("I"))
             else:
-                markers.append(each)
-                texts.append("")
-        encoded = self._encoded.of(texts)
-        ids = array("I", encoded[0])
-        for marker, text in zip(markers, encoded[1:], strict=True):
-            ids.append(marker)
+                texts[-1] += each
+        ids = array("I")
+        for text, after in zip(self._encoded.of(texts), markers, strict=True):
             ids.extend(text)
+            ids.extend(after)
         return ids

@@ -10,6 +10,7 @@ from models.conversation import AnswerForm, Conversation, Effort
 from models.families.chat_template import ChatTemplate, TemplateFailed, functions
 from models.families.chatml import ChatML, Pieces
 from models.families.family import Capabilities, Family, NotRendered, PreparedPrompt, ThinkingKind
+from models.families.own_tokens import OwnTokens
 from models.families.prompt_tokens import PromptTokens
 from models.families.qwen_answer import QwenSyntax
 from models.families.qwen_dialect import CALL, CALL_END, THINK, THINK_END, dialect_of
@@ -41,7 +42,14 @@ class QwenFamily(Family):
                 f"{checkpoint.id} has a chat template that does not write calls as Qwen's do "
                 f"({error})"
             ) from error
-        self._turns = QwenTurns(self._chatml, self._dialect, self._tokens.special)
+        names = (CALL, CALL_END, *((THINK, THINK_END) if self._dialect.thinks else ()))
+        self._markers = {self._tokens.special[each]: each for each in names}
+        self._turns = QwenTurns(
+            self._chatml,
+            self._dialect,
+            self._tokens.special,
+            OwnTokens(self._tokens, (self._chatml.start, *self._markers)),
+        )
         self._heads: OrderedDict[str, Pieces] = OrderedDict()
         self._lock = Lock()
         thinking: set[ThinkingKind] = {"between_tools"}
@@ -69,17 +77,18 @@ class QwenFamily(Family):
         written = turns[system is not None : len(turns) - (prefill is not None)]
         beginning = self._turns.answer(prefill, thinks=thinks)
         is_thinking = beginning[-2:] == (self._tokens.special.get(THINK), "\n")
+        before = self._tokens.encode((*head, *self._turns.pieces(written)))
         return PreparedPrompt(
-            self._tokens.encode((*head, *self._turns.pieces(written), *beginning)),
+            before + self._tokens.encode(beginning),
             "thinking" if is_thinking else "text",
+            len(before) if prefill is None else None,
         )
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
-        names = (CALL, CALL_END, *((THINK, THINK_END) if self._dialect.thinks else ()))
         return AnswerParser(
             self._tokens.token_bytes,
             QwenSyntax(form, self._dialect, Schemas(form.tools).fault, opens),
-            markers={self._tokens.special[each]: each for each in names},
+            markers=self._markers,
             stop_sequences=form.stop_sequences,
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from models.conversation import Block, Text, Thinking, ToolCall, ToolResult, Turn
 from models.families.chatml import ChatML, Pieces
+from models.families.own_tokens import OwnTokens
 from models.families.qwen_dialect import CALL, CALL_END, THINK, THINK_END, Dialect
 
 
@@ -18,16 +19,22 @@ class QwenTurns:
     after these.
     """
 
-    def __init__(self, chatml: ChatML, dialect: Dialect, ids: Mapping[str, int]) -> None:
+    def __init__(
+        self, chatml: ChatML, dialect: Dialect, ids: Mapping[str, int], own: OwnTokens
+    ) -> None:
         self._chatml = chatml
         self._dialect = dialect
         self._ids = ids
+        self._own = own
 
     def pieces(self, turns: Sequence[Turn]) -> Iterator[str | int]:
         for turn in _in_order(turns):
             match turn.role:
                 case "assistant":
-                    yield from self._chatml.turn("assistant", *self._answer(turn))
+                    if own := self._own.of(turn):
+                        yield from self._chatml.ended(*own)
+                    else:
+                        yield from self._chatml.turn("assistant", *self._answer(turn))
                 case "user":
                     yield from self._user(turn)
                 case "system":
