@@ -25,6 +25,11 @@ class BrokenFile(Exception):
 
 def check_complete(file: Path) -> None:
     """Raise `BrokenFile` unless the file is exactly as long as its header says."""
+    header_of(file)
+
+
+def header_of(file: Path) -> tuple[dict[str, Any], int]:
+    """The header, and where the tensors' bytes begin; raises `BrokenFile` as `check_complete`."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         header_bytes = int.from_bytes(stream.read(8), "little")
@@ -35,9 +40,11 @@ def check_complete(file: Path) -> None:
             ends = [t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"]
         except (orjson.JSONDecodeError, LookupError, AttributeError, TypeError):
             raise BrokenFile("has no readable header") from None
-    expected = 8 + header_bytes + max(ends, default=0)
+    start = 8 + header_bytes
+    expected = start + max(ends, default=0)
     if size != expected:
         raise BrokenFile(f"has {size} of {expected} bytes")
+    return header, start
 
 
 def write_float32(
