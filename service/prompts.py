@@ -61,7 +61,7 @@ class Prompts:
         form, length = prepared.conversation.form, _characters(prepared.conversation)
         try:
             rendered = self._rendered(prepared.conversation, length)
-            kept = self._boundaries(prepared, rendered)
+            kept = self._boundaries(prepared.conversation, rendered)
         except NotRendered as error:
             raise ApiError.invalid(f"messages: {error}") from error
         finally:
@@ -77,11 +77,13 @@ class Prompts:
             kept,
         )
 
-    def _boundaries(self, prepared: Prepared, rendered: PreparedPrompt) -> tuple[Boundary, ...]:
+    def _boundaries(
+        self, conversation: Conversation, rendered: PreparedPrompt
+    ) -> tuple[Boundary, ...]:
         # They cost several renderings: nothing for a prompt that will not be run.
-        if not prepared.generates or len(rendered.ids) > self._context_tokens:
+        if len(rendered.ids) > self._context_tokens:
             return ()
-        return boundaries(self._family, prepared.conversation, rendered)
+        return boundaries(self._family, conversation, rendered)
 
     def _rendered(self, conversation: Conversation, length: int) -> PreparedPrompt:
         if length <= self._most:

@@ -1,14 +1,16 @@
 """The messages of a request as turns of a conversation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
-from models.conversation import Block, Role, Text, Thinking, ToolCall, ToolResult, Turn
+from models.conversation import Block, Mark, Role, Text, Thinking, ToolCall, ToolResult, Turn
 from service.errors import ApiError
-from service.requests.readable import PARAGRAPH, block_text, text_of
+from service.requests.marked_text import joined
+from service.requests.readable import Readable, block_text, text_of
 from service.requests.served import Served
+from service.requests.volatile_lines import without_volatile_lines
 from service.signatures import Altered, Foreign, Genuine
 from service.wire.blocks import (
     AssistantBlock,
@@ -16,6 +18,8 @@ from service.wire.blocks import (
     McpToolListingBlock,
     RedactedThinkingBlock,
     ServerToolResultBlock,
+    SystemBlock,
+    TextBlock,
     ThinkingBlock,
     ToolReferenceBlock,
     ToolResultBlock,
@@ -36,13 +40,15 @@ class History:
 
     Neighbours of one role become one turn, their texts paragraphs. Results stand first in their
     turn, in the order of their calls. A system turn keeps its place, but for one between calls and
-    their results, which comes after these. All methods raise ApiError 400.
+    their results, which comes after these. What is `kept` of it, by its path, is marked. All
+    methods raise ApiError 400.
     """
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, kept: Mapping[str, int]) -> None:
         self.dropped: dict[str, None] = {}  # types of blocks that the model is not shown
         self.referenced: set[str] = set()  # names of tools that were found in the course of it
         self._served = served
+        self._kept = kept
         self._turns: list[tuple[Role, list[Block]]] = []
         self._calls: dict[str, str] = {}  # paths of all calls by id
         self._open: dict[str, ToolCall] = {}  # calls without a result so far
@@ -51,10 +57,9 @@ class History:
         self._thoughts: dict[str, int] = {}  # the last place of thinking by message id
 
     @classmethod
-    def of(cls, request: BaseRequest, served: Served) -> "History":
-        history = cls(served)
-        if request.system:
-            history._add("system", [Text(text_of(request.system, "system", served.model))])
+    def of(cls, request: BaseRequest, served: Served, kept: Mapping[str, int]) -> "History":
+        history = cls(served, kept)
+        history._add("system", [history._told(request.system, "system")])
         for index, message in enumerate(request.messages):
             path = f"messages.{index}"
             match message:
@@ -77,11 +82,19 @@ class History:
                 f"{path}.clear_at: 'next_user_message' is not supported; leave the message out of"
                 " later requests instead"
             )
-        blocks = [Text(text_of(message.content, f"{path}.content", self._served.model))]
+        told = self._told(message.content, f"{path}.content")
         if self._open:
-            self._held += blocks
+            self._held.append(told)
         else:
-            self._add("system", blocks)
+            self._add("system", [told])
+
+    def _told(self, content: str | Sequence[SystemBlock] | None, path: str) -> Text:
+        leads = all(role == "system" for role, _ in self._turns)
+        texts = (
+            self._text(block, f"{path}.{index}")
+            for index, block in enumerate(_blocks(content or ""))
+        )
+        return joined(without_volatile_lines(each, leads=leads) for each in texts)
 
     def _user(self, message: UserMessage, path: str) -> None:
         results: list[ToolResult] = []
@@ -89,10 +102,8 @@ class History:
         for index, block in enumerate(_blocks(message.content)):
             if isinstance(block, ToolResultBlock):
                 results.append(self._result(block, f"{path}.{index}"))
-            elif isinstance(block, Text):
-                texts.append(block)
             else:
-                texts.append(Text(block_text(block, f"{path}.{index}", self._served.model)))
+                texts.append(self._text(block, f"{path}.{index}"))
         if not results and not any(each.text for each in texts):
             raise ApiError.invalid(f"{path}: user messages must hold some text")
         self._add("user", [*results, *texts])
@@ -123,8 +134,14 @@ class History:
         for each in block.content if isinstance(block.content, list) else ():
             if isinstance(each, ToolReferenceBlock):
                 self.referenced.add(each.tool_name)
-        text = text_of(block.content, f"{path}.content", self._served.model)
-        return ToolResult(call.id, call.name, text, bool(block.is_error))
+        text = text_of(block.content, f"{path}.content", self._served.model, self._kept)
+        marks = text.marks
+        if path in self._kept:
+            marks = (*marks, Mark(len(text.text), self._kept[path]))
+        return ToolResult(call.id, call.name, text.text, bool(block.is_error), marks)
+
+    def _text(self, block: Readable, path: str) -> Text:
+        return block_text(block, path, self._served.model, self._kept)
 
     def _assistant(self, message: AssistantMessage, path: str) -> None:
         if not self._turns or self._turns[-1][0] != "assistant":
@@ -136,11 +153,9 @@ class History:
         )
         self._add("assistant", [each for each in blocks if each is not None])
 
-    def _said(self, block: "Text | AssistantBlock", path: str) -> Block | None:
+    def _said(self, block: AssistantBlock, path: str) -> Block | None:
         """What the model is shown of a block of an earlier answer."""
         match block:
-            case Text():
-                return block
             case ThinkingBlock():
                 return self._thought(block, path)
             case ToolUseBlock(type="tool_use"):
@@ -157,7 +172,7 @@ class History:
                 self.dropped[block.type] = None
                 return None
             case _:
-                return Text(block_text(block, path, self._served.model))
+                return self._text(block, path)
 
     def _call(self, block: ToolUseBlock, path: str) -> ToolCall:
         first = self._calls.setdefault(block.id, path)
@@ -165,7 +180,7 @@ class History:
             raise ApiError.invalid(
                 f"{path}.id: tool_use ids must be unique, and {_shown(block.id)} is that of {first}"
             )
-        call = ToolCall(block.id, block.name, block.input)
+        call = ToolCall(block.id, block.name, block.input, self._kept.get(path))
         self._open[block.id] = call
         self._answered[block.id] = len(self._answered)
         return call
@@ -213,24 +228,24 @@ class History:
         self._turns[-1][1].extend(blocks)
 
 
-def _blocks(content: str | Sequence[B]) -> Sequence[Text | B]:
-    return [Text(content)] if isinstance(content, str) else content
+def _blocks(content: str | Sequence[B]) -> Sequence[TextBlock | B]:
+    return [TextBlock.of(content)] if isinstance(content, str) else content
 
 
 def _merged(blocks: Sequence[Block]) -> Iterator[Block]:
     """Neighbouring texts become one, those that are empty none."""
-    texts: list[str] = []
+    texts: list[Text] = []
     for block in blocks:
         if isinstance(block, Text):
             if block.text:
-                texts.append(block.text)
+                texts.append(block)
             continue
         if texts:
-            yield Text(PARAGRAPH.join(texts))
+            yield joined(texts)
             texts = []
         yield block
     if texts:
-        yield Text(PARAGRAPH.join(texts))
+        yield joined(texts)
 
 
 def _found_by_search(block: ServerToolResultBlock) -> Iterator[str]:

@@ -8,6 +8,7 @@ from itertools import islice
 from models.conversation import Conversation
 from service.errors import ApiError
 from service.requests.answer_plan import Display
+from service.requests.cache_markers import markers_of
 from service.requests.forms import display_of, effort_of, form_of
 from service.requests.history import History
 from service.requests.refusals import refuse_unsupported
@@ -34,25 +35,28 @@ class Prepared:
     """A conversation, and the names of what in the request had no effect on it.
 
     The names, 20 at most, are safe to put into a header. `tool_paths` says where in the request
-    the tools are. Unless it `generates`, nothing of the prompt is to be kept.
+    the tools are.
     """
 
     conversation: Conversation
     ignored: tuple[str, ...]
     display: Display = "summarized"
     tool_paths: Mapping[str, str] = field(default_factory=dict[str, str])
-    generates: bool = True
 
 
 def conversation_of(request: BaseRequest, served: Served) -> Prepared:
-    """The conversation that `request` holds.
+    """The conversation that `request` holds, with the marks of what is to be kept of its prompt;
+    one that is only counted is not kept.
 
     Raises ApiError 400 for what is not supported, and for histories that do not hold together.
     """
     refuse_unsupported(request)
+    kept = markers_of(request)
+    if isinstance(request, CountTokensRequest):
+        kept = dict[str, int]()
     effort = effort_of(request, served)
-    history = History.of(request, served)
-    tools = offered(request, history.referenced, served)
+    history = History.of(request, served, kept)
+    tools = offered(request, history.referenced, served, kept)
     conversation = Conversation(history.turns, effort=effort)
     form = form_of(request, tools, served, prefills=conversation.prefills)
     if all(turn.role == "system" for turn in conversation.turns):
@@ -62,7 +66,6 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
         tuple(islice(_ignored(request, history, served), _MAX_IGNORED)),
         display_of(request),
         tools.paths,
-        generates=not isinstance(request, CountTokensRequest),
     )
 
 

@@ -1,8 +1,10 @@
 """What content blocks other than texts say, as text."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from models.conversation import Text
 from service.errors import ApiError
+from service.requests.marked_text import ended, joined
 from service.wire.blocks import (
     BrowserStateBlock,
     CompactionBlock,
@@ -18,9 +20,6 @@ from service.wire.blocks import (
 )
 from storage.json_text import to_json
 
-# Between text blocks of one turn, and between neighbouring turns of one role.
-PARAGRAPH = "\n\n"
-
 Readable = (
     TextBlock
     | ImageBlock
@@ -34,43 +33,47 @@ Readable = (
 )
 
 
-def text_of(content: str | Sequence[Readable] | None, path: str, model: str) -> str:
-    """The texts of `content`, those that are empty left out. Raises ApiError 400 for what has
-    none."""
+def text_of(
+    content: str | Sequence[Readable] | None, path: str, model: str, kept: Mapping[str, int]
+) -> Text:
+    """The texts of `content`, those that are empty left out, with marks where `kept` has the path
+    of a block. Raises ApiError 400 for what has none."""
     if content is None or isinstance(content, str):
-        return content or ""
-    texts = (block_text(each, f"{path}.{index}", model) for index, each in enumerate(content))
-    return PARAGRAPH.join(each for each in texts if each)
+        return Text(content or "")
+    return joined(
+        block_text(each, f"{path}.{index}", model, kept) for index, each in enumerate(content)
+    )
 
 
-def block_text(block: Readable, path: str, model: str) -> str:
+def block_text(block: Readable, path: str, model: str, kept: Mapping[str, int]) -> Text:
     """The same block has the same text whatever stands around it, so that a prompt that was begun
     alike goes on alike."""
     match block:
         case TextBlock():
-            return block.text
+            text = Text(block.text)
         case DocumentBlock():
-            parts = (block.title, block.context, _document_text(block, path, model))
-            return "\n".join(each for each in parts if each)
+            body = _document_text(block, path, model, kept)
+            text = joined((Text(block.title or ""), Text(block.context or ""), body), "\n")
         case SearchResultBlock():
-            texts = PARAGRAPH.join(each.text for each in block.content)
-            return f"{block.title}\n{block.source}\n{texts}"
+            texts = text_of(block.content, f"{path}.content", model, kept)
+            text = joined((Text(f"{block.title}\n{block.source}"), texts), "\n")
         case ToolReferenceBlock():
-            return f"Tool: {block.tool_name}"
+            text = Text(f"Tool: {block.tool_name}")
         case BrowserStateBlock():
-            return to_json({"tabs": block.tabs, **(block.model_extra or {})}).decode()
+            text = Text(to_json({"tabs": block.tabs, **(block.model_extra or {})}).decode())
         case CompactionBlock():
-            return block.content or ""
+            text = Text(block.content or "")
         case _:
             raise _without_text(block.type, path, model)
+    return ended(text, kept.get(path))
 
 
-def _document_text(document: DocumentBlock, path: str, model: str) -> str:
+def _document_text(document: DocumentBlock, path: str, model: str, kept: Mapping[str, int]) -> Text:
     match document.source:
         case PlainTextSource(data=data):
-            return data
+            return Text(data)
         case ContentSource(content=content):
-            return text_of(content, f"{path}.source.content", model)
+            return text_of(content, f"{path}.source.content", model, kept)
         case source:
             raise ApiError.invalid(
                 f"{path}.source.type: documents of '{source.type}' sources are not supported by"

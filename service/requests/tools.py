@@ -1,7 +1,7 @@
 """The tools of a request, and which of them the model is shown."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from models.conversation import Tool, ToolChoice
@@ -23,8 +23,11 @@ class Offered:
     paths: Mapping[str, str]
 
 
-def offered(request: BaseRequest, referenced: Collection[str], served: Served) -> Offered:
-    """A tool with `defer_loading` is shown once it is `referenced`. Raises ApiError 400."""
+def offered(
+    request: BaseRequest, referenced: Collection[str], served: Served, kept: Mapping[str, int]
+) -> Offered:
+    """A tool with `defer_loading` is shown once it is `referenced`. What is `kept` of them, by its
+    path, is marked. Raises ApiError 400."""
     if request.tools and not served.capabilities.tools:
         raise ApiError.invalid(
             f"tools: tool use is not supported by {served.model}; send the request without tools"
@@ -49,7 +52,7 @@ def offered(request: BaseRequest, referenced: Collection[str], served: Served) -
             )
         tool = _custom(wire, path) if isinstance(wire, CustomTool) else client_tool(wire)
         if not wire.defer_loading or wire.name in referenced:
-            tools.append(tool)
+            tools.append(replace(tool, kept_seconds=kept.get(path)))
     choice = _choice(request, {each.name for each in tools}, paths, served)
     return Offered(tuple(tools), choice, paths)
 

@@ -1,14 +1,27 @@
 """Content blocks as clients send them, checked as far as the service needs them."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from service.wire.shape import CacheableShape, FirstFault, OneOf, Shape, StringOrList, names_of
+from service.wire.shape import (
+    CacheableShape,
+    FirstFault,
+    OneOf,
+    Shape,
+    StringOrList,
+    UncacheableShape,
+    names_of,
+)
 
 
 class TextBlock(CacheableShape):
     type: Literal["text"]
     text: str
     citations: list[dict[str, Any]] | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """What a string means where there may be a list of blocks."""
+        return cls(type="text", text=text)
 
 
 class Base64Source(Shape):
@@ -62,13 +75,13 @@ class SearchResultBlock(CacheableShape):
     content: Annotated[list[TextBlock], FirstFault()]
 
 
-class ThinkingBlock(Shape):
+class ThinkingBlock(UncacheableShape):
     type: Literal["thinking"]
     thinking: str
     signature: str | None = None
 
 
-class RedactedThinkingBlock(Shape):
+class RedactedThinkingBlock(UncacheableShape):
     type: Literal["redacted_thinking"]
     data: str
 
@@ -139,12 +152,12 @@ class CompactionBlock(CacheableShape):
     content: str | None = None
 
 
-class McpToolListingBlock(Shape):
+class McpToolListingBlock(UncacheableShape):
     type: Literal["mcp_tool_listing"]
     mcp_server_name: str
 
 
-class FallbackBlock(Shape):
+class FallbackBlock(UncacheableShape):
     type: Literal["fallback"]
 
 

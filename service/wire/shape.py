@@ -32,6 +32,12 @@ class CacheableShape(Shape):
     cache_control: CacheControl | None = None
 
 
+class UncacheableShape(Shape):
+    """A block that may not."""
+
+    cache_control: None = None
+
+
 @dataclass(frozen=True)
 class OneOf:
     """Annotates a union of shapes that differ by the literal in their field `key`."""

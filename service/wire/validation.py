@@ -19,6 +19,7 @@ _Path = tuple[int | str, ...]
 _WORDS = {
     "model_type": "Input should be an object",
     "dict_type": "Input should be an object",
+    "none_required": "blocks of this kind have none; put it on the block before or after",
     "too_short": "Input should not be empty",
     "string_pattern_mismatch": "Input should be 1 to 128 of the characters a-z A-Z 0-9 _ -",
 }

@@ -38,7 +38,7 @@ def test_custom_tools_are_shown_as_they_are() -> None:
     ]
     assert shown(tools=given) == (
         Tool("a", "does a", schema, strict=True),
-        Tool("b", "", {"type": "object"}),
+        Tool("b", "", {"type": "object"}, kept_seconds=300),
         Tool("c", "", {"type": "object"}),
     )
     assert prepared(tools=given).ignored == ()

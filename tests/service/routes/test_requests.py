@@ -133,7 +133,7 @@ def test_a_misspelt_required_field_is_missed_by_its_right_name(client: httpx.Cli
             [("user", "a"), ("assistant", ""), ("user", "b")],
         ),
         (
-            [turn("user", [text("", cache_control=EPHEMERAL), text("a")])],
+            [turn("user", [text(""), text("a", cache_control=EPHEMERAL)])],
             [("user", "a")],
         ),
         ([turn("user", "   \n")], [("user", "   \n")]),
@@ -151,7 +151,7 @@ def test_empty_texts_beside_others_say_nothing(
     assert prompt_of(client.post("/v1/messages", json=request)) == expected
 
 
-@pytest.mark.parametrize("empty", ["", [], [text("")], [text("", cache_control=EPHEMERAL)]])
+@pytest.mark.parametrize("empty", ["", [], [text("")], [text(""), text("")]])
 def test_a_user_message_without_text_is_refused_with_its_path(
     client: httpx.Client, empty: Any
 ) -> None:

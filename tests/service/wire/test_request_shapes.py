@@ -70,6 +70,19 @@ SHARED_FAULTS = [
         holding({"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "2h"}}),
         "messages.0.content.0.cache_control.ttl: Input should be '5m' or '1h'",
     ),
+    *(
+        (
+            holding({**block, "cache_control": {"type": "ephemeral"}}, "assistant"),
+            "messages.0.content.0.cache_control: blocks of this kind have none; put it on the block"
+            " before or after",
+        )
+        for block in (
+            {"type": "thinking", "thinking": "x", "signature": ""},
+            {"type": "redacted_thinking", "data": "x"},
+            {"type": "mcp_tool_listing", "mcp_server_name": "x", "tools": []},
+            {"type": "fallback", "from": {"model": "a"}, "to": {"model": "b"}},
+        )
+    ),
     (holding({"type": "tool_use"}, "assistant"), "messages.0.content.0.id: Field required"),
     (
         holding({"type": "tool_use", "id": "a"}, "assistant"),
@@ -269,12 +282,12 @@ def test_a_long_unknown_type_is_quoted_in_part() -> None:
         {"messages": [{"role": "system", "content": [], "output_config": {"effort": "medium"}}]},
         {"messages": [{"role": "system", "output_config": {"effort": "medium"}}]},
         holding({"type": "text", "text": "x", "citations": None, "cache_control": None}),
-        holding({"type": "text", "text": "", "cache_control": {"type": "ephemeral", "ttl": "1h"}}),
+        holding({"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}),
         holding({"type": "tool_result", "tool_use_id": "a"}),
         holding({"type": "tool_result", "tool_use_id": "a", "content": None, "is_error": None}),
         holding({"type": "thinking", "thinking": "", "signature": ""}, "assistant"),
         holding({"type": "thinking", "thinking": "", "signature": None}, "assistant"),
-        holding({"type": "thinking", "thinking": ""}, "assistant"),
+        holding({"type": "thinking", "thinking": "", "cache_control": None}, "assistant"),
         holding({"type": "web_search_tool_result", "tool_use_id": "a"}, "assistant"),
     ],
 )
