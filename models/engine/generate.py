@@ -15,8 +15,8 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
-from models.engine.kept_states import KeptStates, RunState
 from models.engine.protocol import (
+    CacheUse,
     Finished,
     Interruption,
     Prefill,
@@ -30,8 +30,9 @@ from models.engine.sampling import sampler
 from models.grammar.guide import Guide, Mask
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.vocabulary import Vocabulary
+from models.prefix_cache.prompt_cache import PromptCache, RunState
 
-Emit = Callable[[Prefill | Tokens], None]
+Emit = Callable[[CacheUse | Prefill | Tokens], None]
 Interrupted = Callable[[], Interruption | None]
 
 # Measured: larger chunks gain nothing on two CPU cores and delay cancellation; a GPU wants work.
@@ -43,8 +44,14 @@ _CLEAR_CACHE_EVERY_STEPS = 256  # as mlx-lm: freed buffers pile up slowly while 
 class ResidentModel:
     """A model in memory, and how it is run on this device."""
 
-    def __init__(self, folder: Path, progress: Callable[[int, int], None]) -> None:
-        """Load `folder`. `progress(done, total)` gets bytes. Raises what mlx-lm's loader raises."""
+    def __init__(
+        self,
+        folder: Path,
+        progress: Callable[[int, int], None],
+        cache_bytes: int | None = None,
+    ) -> None:
+        """Load `folder`. `progress(done, total)` gets bytes. States of prompts are kept in at most
+        `cache_bytes`, or a share of the memory. Raises what mlx-lm's loader raises."""
         self._folder = folder
         self._vocabulary: Vocabulary | None = None  # made for the first run that is guided
         self.device = "gpu" if mx.default_device() == mx.gpu else "cpu"
@@ -57,7 +64,10 @@ class ResidentModel:
             self._model = dequantize_model(self._model) if self.stored_as else self._model
             self._model.set_dtype(mx.float32)
         self.size_bytes = _materialise(self._model, progress)
-        self._kept = KeptStates(int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY))
+        if cache_bytes is None:
+            cache_bytes = int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY)
+        self._cache = PromptCache(lambda: make_prompt_cache(self._model), cache_bytes)
+        self._unsettled: tuple[RunState, bool] | None = None
 
     @property
     def dtype(self) -> str:
@@ -71,20 +81,31 @@ class ResidentModel:
         prompt = ids_of([0] * (self.chunk_tokens + 1))
         run = Run("warm-up", 2, 1.0, 0.9, 10, 0, (), prompt)
         self.run(run, lambda event: None, lambda: None)
+        self.settle()
+        self._cache.clear()
 
     def run(self, run: Run, emit: Emit, interrupted: Interrupted) -> Finished:
         """Prefill and decode one job; `interrupted` is asked between any two steps.
 
-        What was computed for an interrupted run is kept, and taken up by the run that can use it.
+        It goes on from what the prompt cache has. Then comes `settle`.
         """
         guide = self._guide(run)
-        state = self._kept.take(run) or RunState(run, ids_of(), make_prompt_cache(self._model))
-        generation = _Generation(self._model, self.chunk_tokens, state, guide, emit, interrupted)
+        state = self._cache.begin(run)
+        if state.use is not None:
+            emit(state.use)
+        generation = _Generation(
+            self._model, self.chunk_tokens, self._cache, state, guide, emit, interrupted
+        )
         finished = generation.finish()
-        if finished.reason in ("cancelled", "suspended"):
-            state.suspended = finished.reason == "suspended"
-            self._kept.keep(state)
+        self._unsettled = state, finished.reason == "suspended"
         return finished
+
+    def settle(self) -> dict[str, Any]:
+        """Keep what the last run computed, which takes a moment. Returns the facts of the cache."""
+        if self._unsettled is not None:
+            self._cache.settle(*self._unsettled)
+            self._unsettled = None
+        return self._cache.facts()
 
     def _guide(self, run: Run) -> Guide | None:
         """Where the run stands; None unless it is guided. Raises GuideError."""
@@ -103,19 +124,19 @@ class _Generation:
         self,
         model: nn.Module,
         chunk_tokens: int,
+        cache: PromptCache,
         state: RunState,
         guide: Guide | None,
         emit: Emit,
         interrupted: Interrupted,
     ) -> None:
-        self.model, self.chunk_tokens, self.state = model, chunk_tokens, state
+        self.model, self.chunk_tokens, self.cache, self.state = model, chunk_tokens, cache, state
         self.guide, self.emit, self.interrupted = guide, emit, interrupted
         self.job = run = state.run
         self.sample = sampler(
             temperature=run.temperature, top_p=run.top_p, top_k=run.top_k, seed=run.seed
         )
         self.prompt = mx.array(memoryview(run.prompt), dtype=mx.uint32)
-        self.reused = len(state.ids)
         self.generated = 0
         self.longest_step = 0.0
         mx.reset_peak_memory()
@@ -127,47 +148,50 @@ class _Generation:
         reason = self.prefill() or self.decode()
         ended = time.perf_counter()
         prefill_ended = self.decode_started or ended
+        reused = self.state.reused_tokens
         stats = Stats(
             prefill_seconds=prefill_ended - self.started,
             decode_seconds=ended - prefill_ended,
             first_token_seconds=self.first_token_at and self.first_token_at - self.started,
             longest_step_seconds=self.longest_step,
-            prefilled_tokens=min(len(self.state.ids), len(self.job.prompt)) - self.reused,
+            prefilled_tokens=min(len(self.state.ids), len(self.job.prompt))
+            - self.state.reused_tokens,
             generated_tokens=self.generated,
             peak_memory_bytes=mx.get_peak_memory(),
-            reused_tokens=self.reused,
+            reused_tokens=reused,
         )
         return Finished(self.job.job, reason, stats)
 
     def prefill(self) -> Reason | None:
         """All of the prompt but its last token, whose step gives the first logits."""
-        total = len(self.job.prompt)
-        whole = total if self.job.max_tokens == 0 else total - 1
-        self.emit(Prefill(self.job.job, self.reused, total))
-        while (done := len(self.state.ids)) < whole:
+        state, total = self.state, len(self.job.prompt)
+        self.emit(Prefill(self.job.job, len(state.ids), total))
+        while (done := len(state.ids)) < total - 1:
             if interruption := self.interrupted():
                 return interruption
-            end = min(done + self.chunk_tokens, whole)
-            self.model(self.prompt[done:end][None], cache=self.state.cache)
-            mx.eval([each.state for each in self.state.cache])
+            end = min(done + self.chunk_tokens, total - 1, *(s for s in state.stops if s > done))
+            self.model(self.prompt[done:end][None], cache=state.layers)
+            mx.eval([each.state for each in state.layers])
             mx.clear_cache()
-            self.state.ids.extend(self.job.prompt[done:end])
+            state.ids.extend(self.job.prompt[done:end])
+            if end in state.stops:
+                self.cache.keep(state)
             self._step_ended()
             self.emit(Prefill(self.job.job, end, total))
         return "length" if self.job.max_tokens == 0 else None
 
     def decode(self) -> Reason:
-        """Between two rounds, `ids` are all that was sent, and `drawn` is the token to send next:
-        unless this is the first round, and no state was taken up that had it."""
+        """Between two rounds, the state is that after all tokens so far, and `drawn` the next one:
+        unless this is the first round, and no state was taken up that has its logits."""
         self.decode_started = time.perf_counter()
-        state, first = self.state, self.job.first_index
+        state, first, drawn = self.state, self.job.first_index, None
         for index in range(first, first + self.job.max_tokens):
             if interruption := self.interrupted():
                 return interruption
-            if state.drawn is None:
-                state.drawn = self._draw(self._step(self.prompt[-1:]), index)
+            if state.logits is None:
+                state.logits = self._step(self.prompt[-1:])
                 state.ids.append(self.job.prompt[-1])
-            token = state.drawn
+            token = self._draw(state.logits, index) if drawn is None else drawn
             # The next step is queued before this one's token is read, so the device never waits.
             # So is the draw, unless it waits for what the guide makes of this token.
             logits = ahead = None
@@ -178,11 +202,13 @@ class _Generation:
                 mx.async_eval(logits if ahead is None else ahead)
             value = int(token.item())
             stopped = value in self.job.stop_ids
-            if logits is not None and not stopped:
-                if self.guide is not None:
-                    self.guide.advance(value)
-                state.drawn = self._draw(logits, index + 1, ahead)
-            state.ids.append(value)
+            if logits is not None:
+                state.ids.append(value)  # the last of all is never sent
+                state.logits = logits
+                if not stopped:
+                    if self.guide is not None:
+                        self.guide.advance(value)
+                    drawn = self._draw(logits, index + 1, ahead)
             self._step_ended()
             self.first_token_at = self.first_token_at or time.perf_counter()
             self.generated += 1
@@ -195,7 +221,7 @@ class _Generation:
 
     def _step(self, token: mx.array) -> mx.array:
         """The logits of what follows the token, [1, vocabulary]."""
-        return self.model(token[None], cache=self.state.cache)[:, -1, :]
+        return self.model(token[None], cache=self.state.layers)[:, -1, :]
 
     def _draw(self, logits: mx.array, index: int, ahead: mx.array | None = None) -> mx.array:
         """The token at `index`, [1]. `ahead` was drawn from all tokens, in case all may come."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from models.engine import blas
 from models.engine.protocol import (
     VERSION,
+    CacheState,
     Cancel,
     Failed,
     FrameReader,
@@ -93,7 +94,7 @@ def main() -> None:
 
     started = time.perf_counter()
     try:
-        model = ResidentModel(Path(load.folder), _reporter(link))
+        model = ResidentModel(Path(load.folder), _reporter(link), load.cache_bytes)
         model.warm_up()
     except Exception as error:
         traceback.print_exc()
@@ -117,6 +118,7 @@ def main() -> None:
         except Exception as error:
             traceback.print_exc()
             link.send(Failed(run.job, f"the engine failed: {_one_line(error)}"))
+        link.send(CacheState(model.settle()))
 
 
 def _reporter(link: Link):

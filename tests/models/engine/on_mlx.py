@@ -37,10 +37,14 @@ def draw(logits: Sequence[float], places: Sequence[tuple[int, int]], **settings:
 
 
 @cache
-def resident(folder: Path) -> Any:
+def _resident(folder: Path, cache_bytes: int | None) -> Any:
     from models.engine.generate import ResidentModel
 
-    return ResidentModel(folder, lambda done, total: None)
+    return ResidentModel(folder, lambda done, total: None, cache_bytes)
+
+
+def resident(folder: Path, cache_bytes: int | None = None) -> Any:
+    return _resident(folder, cache_bytes)
 
 
 def facts(folder: Path) -> dict[str, Any]:
@@ -53,14 +57,22 @@ _scopes = itertools.count()
 
 
 def generate(
-    folder: Path, run: Run, after: int | None = None, reason: Interruption = "cancelled"
+    folder: Path,
+    run: Run,
+    after: int | None = None,
+    reason: Interruption = "cancelled",
+    cache_bytes: int | None = None,
 ) -> list[JobEvent]:
     """The events of a run, interrupted once there are so many of them.
 
     It is alone in its scope, if it has none: nothing that other tests left is of use to it.
     """
     alone = run if run.scope else replace(run, scope=f"alone {next(_scopes)}")
-    return _events(resident(folder), alone, after, reason)
+    return _events(resident(folder, cache_bytes), alone, after, reason)
+
+
+def cache_facts(folder: Path, cache_bytes: int | None = None) -> dict[str, Any]:
+    return resident(folder, cache_bytes).settle()
 
 
 def segments(
@@ -87,7 +99,7 @@ def segments(
 def in_a_new_engine(folder: Path, run: Run, cut: int) -> list[list[JobEvent]]:
     """The events of a run before and after the engine was replaced."""
     first = _events(resident(folder), run, cut, "suspended")
-    resident.cache_clear()
+    _resident.cache_clear()
     return [first, _events(resident(folder), resumed(run, first), None)]
 
 
@@ -132,33 +144,8 @@ def _events(
         return reason if after is not None and len(events) >= after else None
 
     events.append(model.run(run, events.append, interrupted))
+    model.settle()
     return events
-
-
-def survivors(
-    limit_bytes: int, token_counts: Sequence[int], suspended: Sequence[int] = ()
-) -> list[int]:
-    """Which of some states of so many tokens, kept one after the other, are there in the end.
-
-    A token is 8 bytes, and there is room for 256 or a multiple of that.
-    """
-    import mlx.core as mx
-    from mlx_lm.models.cache import KVCache
-
-    from models.engine.kept_states import KeptStates, RunState
-
-    def run(place: int) -> Run:
-        return run_of([place] * token_counts[place], 0, job=str(place), scope=str(place))
-
-    kept = KeptStates(limit_bytes)
-    for place in range(len(token_counts)):
-        cache = KVCache()
-        if token_counts[place]:
-            keys = mx.zeros((1, 1, token_counts[place], 1))
-            cache.update_and_fetch(keys, keys)
-        ids = ids_of(list(run(place).prompt))
-        kept.keep(RunState(run(place), ids, [cache], suspended=place in suspended))
-    return [place for place in range(len(token_counts)) if kept.take(run(place)) is not None]
 
 
 def greedy(folder: Path, prompt: Sequence[int], count: int) -> list[int]:

@@ -46,15 +46,15 @@ def test_prefill_is_told_chunk_by_chunk(mlx: OnMlx, tiny: Path, chunk: int) -> N
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1])
-def test_max_tokens_0_prefills_all_and_generates_nothing(
+def test_max_tokens_0_prefills_all_but_the_last_token_and_generates_nothing(
     mlx: OnMlx, tiny: Path, chunk: int, beyond: int
 ) -> None:
     total = chunk + beyond
     events = mlx(generate, tiny, run_of(prompt_of(total), 0))
     assert tokens_of(events) == []
-    assert prefilled(events)[-1] == (total, total)
+    assert prefilled(events)[-1] == (total - 1, total)
     assert ending(events).reason == "length"
-    assert counts(ending(events).stats) == (total, 0)
+    assert counts(ending(events).stats) == (total - 1, 0)
     assert ending(events).stats.first_token_seconds is None
 
 

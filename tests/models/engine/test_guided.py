@@ -105,10 +105,11 @@ def test_a_guided_run_taken_up_anywhere_goes_on_just_there(
     run = replace(guided(spec, **settings), scope=request.node.nodeid)
     whole = mlx(generate, tiny, replace(run, scope=""))
     for cut in (2, 4, 7, 9, 20, len(whole) - 2):
+        here = replace(run, scope=f"{run.scope} {cut}")
         if new_engine:
-            parts = mlx(in_a_new_engine, tiny, run, cut)
+            parts = mlx(in_a_new_engine, tiny, here, cut)
         else:
-            parts = mlx(segments, tiny, run, [cut])
+            parts = mlx(segments, tiny, here, [cut])
         assert [id for part in parts for id in tokens_of(part)] == tokens_of(whole)
         assert ending(parts[-1]).reason == ending(whole).reason == "stop"
 
