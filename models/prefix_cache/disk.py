@@ -6,7 +6,7 @@ import time
 from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -27,19 +27,25 @@ _COMPLAIN_EVERY_SECONDS = 60.0
 _INCOMING = "incoming"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """State to keep, of a prompt's tokens [start, end), with what JSON can hold of it in `meta`.
-    `copy` copies its arrays, `nbytes` of them. Where tokens are not enough to cut it, it has a
-    point only after exactly `end`. The promise to keep it, if any, begins anew."""
+@dataclass(frozen=True, slots=True)
+class End:
+    """A place in a prompt, after so many tokens, up to which its state is to be on disk. A promise
+    to keep it, if any, begins now; without one, `ttl_seconds` is 0. `has_point` where the state of
+    all layers is there."""
 
-    start: int
-    end: int
+    tokens: int
     ttl_seconds: int
     has_point: bool
-    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """What was computed for some tokens: `nbytes` of arrays, which `copy` copies, and what JSON
+    holds of it."""
+
     nbytes: int
     copy: Callable[[], HostArrays]
+    meta: dict[str, Any]
 
 
 class DiskTier:
@@ -65,7 +71,6 @@ class DiskTier:
         self._folder, self._limit_bytes = folder, limit_bytes
         self._identity, self._sliceable = identity, sliceable
         self._index, self._lock = DiskIndex(), Lock()
-        self._coming: dict[str, Header] = {}  # what waits to be written
         self._written = self._read = self._skipped = self._dropped = 0
         self._complained = NEVER
         self._why: str | None = None
@@ -97,17 +102,36 @@ class DiskTier:
         self._read += 1
         return piece
 
-    def store(self, scope: str, ids: "array[int]", pieces: Sequence[Piece]) -> None:
-        """Keep these pieces, the first of which begins the prompt, and each other begins where the
-        one before ends. What is there already is used again, and its promise begins anew."""
-        if self._why is not None:
+    def store(
+        self,
+        scope: str,
+        ids: "array[int]",
+        ends: Sequence[End],
+        piece: Callable[[int, int], Piece],
+    ) -> None:
+        """Have the state of `ids` up to each of `ends`, which ascend, on disk. What is not there
+        yet is written, as `piece(start, end)` has it; what is there was used now."""
+        if self._why is not None or not ends:
             return
-        ends = [0, *(piece.end for piece in pieces)]
-        names = list(prefix_names(self._identity, scope, ids, ends))
-        for piece, parent, name in zip(pieces, names, names[1:], strict=False):
-            if not self._used(name, piece) and not self._offer(piece, parent, name, ids):
-                self._skipped += 1
-                return  # what comes after would have no parent
+        root, *names = prefix_names(self._identity, scope, ids, [0, *(e.tokens for e in ends)])
+        for end, name in zip(ends, names, strict=True):
+            with self._lock:
+                header = self._header_for(end, name, root, ids)
+            if header is not None:
+                made = piece(header.start, header.end)
+                if made.nbytes > self._limit_bytes or not self._writer.has_room(made.nbytes):
+                    self._skipped += 1
+                    return
+                self._offer(header, ids[header.start : header.end], made)
+        with self._lock:
+            chain = self._index.find(
+                root, ids, ends[-1].tokens, NEVER, sliceable=self._sliceable, coming=True
+            ).chain
+            for entry in chain:
+                self._index.use(entry)
+            promised = {name for end, name in zip(ends, names, strict=True) if end.ttl_seconds}
+            used = {e.header.name for e in chain if not e.header.ttl_seconds} | promised
+        self._writer.offer(partial(self._touch, used, time.time(), time.monotonic()))
 
     def facts(self) -> dict[str, Any]:
         """For `GET /v1/runtime`."""
@@ -117,7 +141,7 @@ class DiskTier:
                 "why": self._why,
                 "limit_bytes": self._limit_bytes,
                 "held_bytes": self._index.held_bytes,
-                "files": len(self._index),
+                "files": self._index.files,
                 "written": self._written,
                 "read": self._read,
                 "skipped": self._skipped,
@@ -155,80 +179,80 @@ class DiskTier:
             self._index.add(entry)
         for orphan in self._index.orphans():
             self._remove(orphan)
-        self._make_room(0, set())
+        self._make_room(0)
 
-    def _used(self, name: str, piece: Piece) -> bool:
-        """Whether there is such a file, or will be; if so, it was used now."""
-        with self._lock:
-            entry = self._index.get(name)
-            header = self._coming.get(name) or (entry and entry.header)
-            if header is None:
-                return False
-            if piece.has_point and not header.has_point:
-                return False
-            if piece.ttl_seconds not in (0, header.ttl_seconds):
-                return False
-            if entry:
-                self._index.use(entry)
-        if piece.ttl_seconds == header.ttl_seconds:  # otherwise the promise does not begin anew
-            self._writer.offer(partial(self._touch, name, time.time(), time.monotonic()))
-        return True
+    def _header_for(self, end: End, name: str, root: str, ids: "array[int]") -> Header | None:
+        """Of the file that is to be written so that there is what `end` asks for, if any."""
+        entry = self._index.get(name)
+        if entry is not None:
+            there = entry.header
+            lacks_point = end.has_point and not there.has_point
+            if not lacks_point and end.ttl_seconds in (0, there.ttl_seconds):
+                return None
+            return replace(there, ttl_seconds=end.ttl_seconds, has_point=end.has_point)
+        found = self._index.find(
+            root, ids, end.tokens, NEVER, sliceable=self._sliceable, coming=True
+        )
+        if found.tokens == end.tokens and not end.ttl_seconds:
+            return None
+        whole = [entry.header for entry in found.chain if entry.header.end < end.tokens]
+        parent, start = (whole[-1].name, whole[-1].end) if whole else (root, 0)
+        return Header(name, parent, start, end.tokens, end.ttl_seconds, end.has_point)
 
-    def _offer(self, piece: Piece, parent: str, name: str, ids: "array[int]") -> bool:
-        """Have it written; False if that is too much, for the disk or for now."""
-        if piece.nbytes > self._limit_bytes or not self._writer.has_room(piece.nbytes):
-            return False
-        header = Header(name, parent, piece.start, piece.end, piece.ttl_seconds, piece.has_point)
-        copied = PieceFile(header, ids[piece.start : piece.end], piece.copy(), piece.meta)
+    def _offer(self, header: Header, ids: "array[int]", piece: Piece) -> None:
+        """Have it written."""
+        copied = PieceFile(header, ids, piece.copy(), piece.meta)
+        file = self._folder / self._identity / f"{header.name}.safetensors"
+        expires = time.monotonic() + header.ttl_seconds if header.ttl_seconds else NEVER
+        entry = Entry(file, header, ids, 0, expires)
         with self._lock:
-            self._coming[name] = header
-        task = partial(self._write, copied, piece.nbytes, time.time(), time.monotonic())
-        self._writer.offer(task, piece.nbytes)
-        return True
+            if self._index.get(header.name) is None:
+                self._index.add(entry)  # so that others can hang below it
+        self._writer.offer(
+            partial(self._write, copied, entry, piece.nbytes, time.time()), piece.nbytes
+        )
 
     # On the writer's thread.
 
-    def _write(self, piece: PieceFile, nbytes: int, used_at: float, clock: float) -> None:
-        header = piece.header
-        file = self._folder / self._identity / f"{header.name}.safetensors"
+    def _write(self, piece: PieceFile, entry: Entry, nbytes: int, used_at: float) -> None:
         described_bytes = 256 * (len(piece.arrays) + 8) + 4 * len(piece.ids)  # more or less
-        entry = None
+        name, length = entry.header.name, 0
         with self._lock:
-            above = self._index.ancestors(header.parent)
-            hangs = header.start == 0 or bool(above)
-            fits = hangs and self._make_room(nbytes + described_bytes, above)
+            fits = self._make_room(nbytes + described_bytes) and self._index.get(name) is not None
         if fits:
             try:
-                length = piece.write(file, self._folder / _INCOMING, used_at)
-                expires = clock + header.ttl_seconds if header.ttl_seconds else NEVER
-                entry = Entry(file, header, piece.ids, length, expires)
+                length = piece.write(entry.file, self._folder / _INCOMING, used_at)
             except OSError as error:
                 self._complain(error)
         with self._lock:
-            if entry is None:
-                self._skipped += 1
-            else:
+            there = self._index.get(name)
+            if length and there is not None:
                 self._written += 1
-                self._index.add(entry)
-                self._make_room(0, set())
-            if self._coming.get(header.name) is header:
-                del self._coming[header.name]
-
-    def _touch(self, name: str, used_at: float, clock: float) -> None:
-        with self._lock:
-            entry = self._index.get(name)
-            if entry is None:
+                self._index.add(replace(entry, nbytes=length))
+                self._make_room(0)
                 return
-            if entry.header.ttl_seconds:
-                entry.expires = clock + entry.header.ttl_seconds
-        try:
-            os.utime(entry.file, (used_at, used_at))
-        except OSError as error:
-            self._complain(error)
+            self._skipped += 1
+            if length:  # but what it hangs below was dropped meanwhile
+                entry.file.unlink(missing_ok=True)
+            if there is entry:
+                self._index.remove(entry)
 
-    def _make_room(self, nbytes: int, spared: set[str]) -> bool:
+    def _touch(self, names: set[str], used_at: float, clock: float) -> None:
+        for name in names:
+            with self._lock:
+                entry = self._index.get(name)
+                if entry is None or not entry.is_written:
+                    continue
+                if entry.header.ttl_seconds:
+                    entry.expires = clock + entry.header.ttl_seconds
+            try:
+                os.utime(entry.file, (used_at, used_at))
+            except OSError as error:
+                self._complain(error)
+
+    def _make_room(self, nbytes: int) -> bool:
         """Remove what is of least use until so much more fits. Holding the lock."""
-        evictable = self._index.evictable(time.monotonic(), spared)
+        evictable = self._index.evictable(time.monotonic())
         while self._index.held_bytes + nbytes > self._limit_bytes:
             entry = next(evictable, None)
             if entry is None:

@@ -16,8 +16,8 @@ NEVER = -math.inf
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A file. `expires` is when its promise does, on the monotonic clock; `used` grows with each
-    use of any file."""
+    """A file, or one that will be: then it has no bytes yet. `expires` is when its promise does, on
+    the monotonic clock; `used` grows with each use of any file."""
 
     file: Path
     header: Header
@@ -25,6 +25,10 @@ class Entry:
     nbytes: int
     expires: float
     used: int = 0
+
+    @property
+    def is_written(self) -> bool:
+        return self.nbytes > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,9 @@ class DiskIndex:
         self._uses = 0
         self.held_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    @property
+    def files(self) -> int:
+        return sum(entry.is_written for entry in self._entries.values())
 
     def get(self, name: str) -> Entry | None:
         return self._entries.get(name)
@@ -94,17 +99,9 @@ class DiskIndex:
             if entry.header.start and entry.header.parent not in self._entries
         ]
 
-    def ancestors(self, name: str) -> set[str]:
-        """The names from this one up, as far as there are files."""
-        found: set[str] = set()
-        while (entry := self._entries.get(name)) is not None:
-            found.add(name)
-            name = entry.header.parent
-        return found
-
-    def evictable(self, now: float, spared: set[str]) -> Iterator[Entry]:
-        """In the order in which to remove them: nothing before what hangs below it, promises that
-        have not expired after all others, then what was used the longest ago."""
+    def evictable(self, now: float) -> Iterator[Entry]:
+        """The files in the order in which to remove them: none before what hangs below it, promises
+        that have not expired after all others, then what was used the longest ago."""
         below = {name: len(children) for name, children in self._children.items()}
 
         def rank(entry: Entry) -> tuple[bool, int, str]:
@@ -114,9 +111,9 @@ class DiskIndex:
         heapq.heapify(leaves)
         while leaves:
             *_, name = heapq.heappop(leaves)
-            if name in spared:
-                continue
             entry = self._entries[name]
+            if not entry.is_written:
+                continue
             yield entry
             parent = entry.header.parent
             below[parent] -= 1
@@ -124,10 +121,17 @@ class DiskIndex:
                 heapq.heappush(leaves, rank(self._entries[parent]))
 
     def find(
-        self, root: str, ids: "array[int]", limit: int, now: float, *, sliceable: bool
+        self,
+        root: str,
+        ids: "array[int]",
+        limit: int,
+        now: float,
+        *,
+        sliceable: bool,
+        coming: bool = False,
     ) -> Found:
-        """What serves most of the first `limit` of `ids`. Without `sliceable`, a piece is of use
-        only where it has a point."""
+        """What serves most of the first `limit` of `ids`, or will, if what is still to be written
+        counts. Without `sliceable`, a piece is of use only where it has a point."""
         tokens, chain = 0, ()
         promises: list[Promise] = []
         wanted = np.frombuffer(ids, np.uint32)[:limit]
@@ -136,6 +140,8 @@ class DiskIndex:
             parent, at, above = open_chains.pop()
             for name in self._children.get(parent, ()):
                 entry = self._entries[name]
+                if not (entry.is_written or coming):
+                    continue
                 header = entry.header
                 same = at + _common_length(entry.ids, wanted[at:])
                 whole = same == header.end

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from models.prefix_cache.disk import DiskTier, Piece
+from models.prefix_cache.disk import DiskTier, End, Piece
 from models.prefix_cache.disk_file import HostArray, PieceFile
 
 IDENTITY = "0" * 64
@@ -25,24 +25,6 @@ def tier(
     return DiskTier(folder, limit_bytes, identity=identity, sliceable=sliceable, **more)
 
 
-def pieces(
-    ids: Sequence[int], ends: Sequence[int], ttl_seconds: int = 0, *, points: bool = False
-) -> list[Piece]:
-    """The state of `ids` up to the last of `ends`, in pieces that end there."""
-    return [
-        Piece(
-            start=start,
-            end=end,
-            ttl_seconds=ttl_seconds,
-            has_point=points,
-            meta={"end": end} if points else {},
-            nbytes=6 * (end - start) + 4,
-            copy=lambda start=start, end=end: arrays(ids[start:end]),
-        )
-        for start, end in zip([0, *ends], ends, strict=False)
-    ]
-
-
 def arrays(ids: Sequence[int]) -> dict[str, HostArray]:
     keys = np.array(ids, np.float32).reshape(1, 1, -1, 1)
     codes = np.array(ids, np.uint16).reshape(1, 1, -1, 1)
@@ -55,10 +37,20 @@ def arrays(ids: Sequence[int]) -> dict[str, HostArray]:
 
 
 def keep(
-    disk: DiskTier, ids: Sequence[int], ends: Sequence[int] = (), ttl_seconds: int = 0, **more: bool
+    disk: DiskTier,
+    ids: Sequence[int],
+    ends: Sequence[int] = (),
+    ttl_seconds: int = 0,
+    *,
+    points: bool = False,
 ) -> None:
-    """Store the state of all of `ids`, or up to the last of `ends`, in pieces that end there."""
-    disk.store("key", array("I", ids), pieces(ids, ends or [len(ids)], ttl_seconds, **more))
+    """Store the state of all of `ids`, or up to each of `ends`."""
+    wanted = [End(end, ttl_seconds, points) for end in ends or [len(ids)]]
+    disk.store("key", array("I", ids), wanted, lambda start, end: piece(ids, start, end))
+
+
+def piece(ids: Sequence[int], start: int, end: int) -> Piece:
+    return Piece(6 * (end - start) + 4, lambda: arrays(ids[start:end]), {"end": end})
 
 
 def served(disk: DiskTier, ids: Sequence[int], limit: int | None = None) -> int:
