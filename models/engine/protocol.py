@@ -95,6 +95,8 @@ class Run:
     prompt; `max_tokens` are those still to come. What was computed for a run is of use only to
     runs of the same `scope`. `guide` is a `GuideSpec` as JSON; without, any token may follow any.
     With `boundaries`, in ascending order, nothing that was kept beyond the last of them is used.
+    The turn of the answer begins at `answer_from`, if that is known: the last place in the prompt
+    that another one may have, too.
     """
 
     job: str
@@ -109,6 +111,7 @@ class Run:
     scope: str = ""
     guide: dict[str, Any] | None = None
     boundaries: tuple[Boundary, ...] = ()
+    answer_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

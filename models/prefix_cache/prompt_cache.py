@@ -85,8 +85,12 @@ class PromptCache:
                 else:
                     tokens = max(tokens, min(node.end, last))
         self._restore(state, nodes, tokens)
-        stops = {tokens for tokens in boundaries if tokens > len(state.ids)}
-        state.stops = tuple(sorted(stops if self._can_be_cut else stops | {last}))
+        stops = set(boundaries)
+        if not self._can_be_cut:
+            # Where a prompt that goes on from this one, or an answer that is not written down as
+            # it was generated, has use for it.
+            stops.add(last if run.answer_from is None else min(run.answer_from, last))
+        state.stops = tuple(sorted(tokens for tokens in stops if tokens > len(state.ids)))
         for tokens, ttl_seconds in boundaries.items():
             if tokens <= len(state.ids):
                 self._promise(run, tokens, ttl_seconds)
