@@ -8,6 +8,7 @@ from models.catalog import Checkpoint
 from models.engine.host import EngineHost
 from models.engine.protocol import Load
 from models.families.family import Family
+from service.cache_diagnosis import CacheDiagnosis
 from service.preparation import Preparation
 from service.requests.served import Served
 from service.scheduling.admission import Admission
@@ -72,6 +73,7 @@ class Core:
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
         )
+        diagnosis = CacheDiagnosis(jobs, settings.data_dir, checkpoint)
         engine = EngineHost(
             Load(
                 str(checkpoint.path),
@@ -88,7 +90,14 @@ class Core:
             engine,
             Claimer(owner, f"engine-0 of {owner}", checkpoint.id, settings.lease_seconds),
             Finishing(jobs),
-            Revival(jobs, batches, preparation, settings.data_dir, content=settings.record_content),
+            Revival(
+                jobs,
+                batches,
+                preparation,
+                diagnosis,
+                settings.data_dir,
+                content=settings.record_content,
+            ),
         )
         cancellation = Cancellation(db, jobs, scheduler)
         return cls(
@@ -105,7 +114,14 @@ class Core:
             scheduler=scheduler,
             cancellation=cancellation,
             admission=Admission(
-                settings, checkpoint.id, owner, preparation, jobs, scheduler, cancellation
+                settings,
+                checkpoint.id,
+                owner,
+                preparation,
+                diagnosis,
+                jobs,
+                scheduler,
+                cancellation,
             ),
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,

@@ -9,6 +9,7 @@ from models.catalog import Checkpoint
 from models.engine.protocol import Run
 from models.families.family import Family
 from service.errors import ApiError
+from service.prompt_digests import PromptDigests
 from service.prompts import Prompt, Prompts
 from service.requests.answer_plan import AnswerPlan
 from service.requests.context import check_fits
@@ -16,6 +17,7 @@ from service.requests.prepare import Prepared, conversation_of
 from service.requests.served import Served
 from service.scheduling.answer import Answer
 from service.wire.requests import BaseRequest, MessagesRequest
+from service.wire.responses import CacheMiss
 from service.wire.validation import validate
 
 Request = TypeVar("Request", bound=BaseRequest)
@@ -84,8 +86,17 @@ class Preparation:
             boundaries=prompt.boundaries,
         )
 
-    def recorded(self, run: Run, plan: AnswerPlan, *, content: bool) -> dict[str, Any]:
-        """`prompt.json`: with `content`, all that is needed to go on with the run."""
+    def recorded(
+        self,
+        run: Run,
+        plan: AnswerPlan,
+        *,
+        content: bool,
+        digests: PromptDigests | None = None,
+        cache_miss: CacheMiss | None = None,
+    ) -> dict[str, Any]:
+        """`prompt.json`: with `content`, all that is needed to go on with the run; with `digests`,
+        what is needed to compare it with later ones."""
         stops = list(plan.form.stop_sequences)
         return {
             "model": self._checkpoint.id,
@@ -101,6 +112,9 @@ class Preparation:
             "stop_ids": list(run.stop_ids),
             "stop_sequences": stops if content else len(stops),
             "boundaries": [[each.tokens, each.ttl_seconds] for each in run.boundaries],
+            "system_sha256": digests.system if digests else None,
+            "tools_sha256": digests.tools if digests else None,
+            "cache_miss": cache_miss.as_json() if cache_miss else None,
             **({**plan.as_json(), "guide": run.guide} if content else {}),
         }
 

@@ -10,12 +10,11 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
-from models.engine.protocol import Run
+from service.cache_diagnosis import CacheDiagnosis
 from service.errors import ApiError
 from service.ids import new_suffix
 from service.preparation import Preparation
 from service.prompts import Prompt
-from service.requests.answer_plan import AnswerPlan
 from service.scheduling.cancellation import Cancellation
 from service.scheduling.journal import Journal
 from service.scheduling.live_job import LiveJob, Reading
@@ -57,6 +56,7 @@ class Admission:
         model: str,
         owner: str,
         preparation: Preparation,
+        diagnosis: CacheDiagnosis,
         jobs: Jobs,
         scheduler: Scheduler,
         cancellation: Cancellation,
@@ -65,6 +65,7 @@ class Admission:
         self._model = model
         self._owner = owner
         self._preparation = preparation
+        self._diagnosis = diagnosis
         self._jobs = jobs
         self._scheduler = scheduler
         self._cancellation = cancellation
@@ -106,6 +107,7 @@ class Admission:
         message_id = f"msg_{suffix}"
         # The schemas of a hundred tools take a while.
         answer = await to_thread.run_sync(self._preparation.answer, run, prompt.plan, message_id)
+        cache_miss = await self._diagnosis.of(request, prompt, caller.api_key)
         self._check_room()
         record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
         live = LiveJob(
@@ -116,6 +118,7 @@ class Admission:
             journal=Journal(record, content=self._settings.record_content),
             is_background=False,
             queued_at=now,
+            cache_miss=cache_miss,
         )
         live.journal.write("admitted", request_id=caller.request_id)
         new = NewJob(
@@ -139,7 +142,7 @@ class Admission:
         async def write() -> None:
             try:
                 failpoint("admitting")
-                await to_thread.run_sync(self._create_record, run, prompt.plan, received, now)
+                await to_thread.run_sync(self._create_record, live, prompt, received, now)
                 failpoint("recorded")
                 await self._insert(new, record)
                 failpoint("inserted")
@@ -208,16 +211,22 @@ class Admission:
             )
 
     def _create_record(
-        self, run: Run, plan: AnswerPlan, received: dict[str, Any], now: float
+        self, live: LiveJob, prompt: Prompt, received: dict[str, Any], now: float
     ) -> None:
         content = self._settings.record_content
         kept = redact(received)
         RunRecord.create(
             self._settings.data_dir,
-            run.job,
+            live.id,
             now,
             request=kept if content else shapes(kept),
-            prompt=self._preparation.recorded(run, plan, content=content),
+            prompt=self._preparation.recorded(
+                live.run,
+                prompt.plan,
+                content=content,
+                digests=prompt.digests,
+                cache_miss=live.cache_miss,
+            ),
         )
 
 

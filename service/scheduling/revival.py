@@ -10,6 +10,7 @@ from anyio import to_thread
 from models.conversation import AnswerForm
 from models.engine.protocol import Run, ids_of
 from service.batches.params import check_params
+from service.cache_diagnosis import CacheDiagnosis
 from service.errors import ApiError
 from service.preparation import Preparation
 from service.requests.answer_plan import AnswerPlan
@@ -41,6 +42,7 @@ class Revival:
         jobs: Jobs,
         batches: Batches,
         preparation: Preparation,
+        diagnosis: CacheDiagnosis,
         data_dir: Path,
         *,
         content: bool,
@@ -48,6 +50,7 @@ class Revival:
         self._jobs = jobs
         self._batches = batches
         self._preparation = preparation
+        self._diagnosis = diagnosis
         self._data_dir = data_dir
         self._content = content
 
@@ -119,7 +122,7 @@ class Revival:
             wire, prepared = await to_thread.run_sync(
                 self._preparation.read, params, MessagesRequest
             )
-            prompt = await self._preparation.prompt(prepared)
+            prompt = await self._preparation.prompt(prepared, job.api_key or "")
             run = self._preparation.run(job.id, wire, prompt, job.api_key or "")
         except ApiError as error:
             plan = AnswerPlan(AnswerForm())
@@ -131,7 +134,14 @@ class Revival:
             kept = self._preparation.recorded(run, plan, content=False)
             await self._begin_record(record, job, params, kept)
             return live
-        kept = self._preparation.recorded(run, prompt.plan, content=self._content)
+        cache_miss = await self._diagnosis.of(wire, prompt, job.api_key)
+        kept = self._preparation.recorded(
+            run,
+            prompt.plan,
+            content=self._content,
+            digests=prompt.digests,
+            cache_miss=cache_miss,
+        )
         await self._begin_record(record, job, params, kept)
         failpoint("record begun")
         if not await self._jobs.prepared(
@@ -142,7 +152,7 @@ class Revival:
         answer = await to_thread.run_sync(
             self._preparation.answer, run, prompt.plan, job.message_id
         )
-        return self._live(job, run, answer, record)
+        return self._live(job, run, answer, record, cache_miss)
 
     async def _begin_record(
         self, record: RunRecord, job: Job, params: dict[str, Any], prompt: dict[str, Any]
