@@ -21,13 +21,13 @@ class Telemetry:
     engine_seconds: float
     input_tokens: int
     output_tokens: int
-    # Input tokens computed rather than taken from the prefix cache.
+    # Tokens that were really computed before the first one came, in all segments of the run.
     prefilled_tokens: int
     peak_memory_bytes: int | None
     # From the start of the run on the engine to its first token.
     first_token_seconds: float | None
     longest_step_seconds: float | None
-    # Of the input, what clients were told came from the prompt cache, and is kept by it.
+    # Of the input, what the client was told that the prompt cache had, and that it has now.
     cache_read_tokens: int = 0
     cache_creation_tokens: int = 0
 

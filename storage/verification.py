@@ -145,6 +145,7 @@ def _record(stored: StoredRun, record: RunRecord, shared: bool) -> Iterator[str]
         yield "its events are not numbered from 1 without a gap"
     if response is not None:
         yield from _answer(response, _Generated.of(events))
+        yield from _told(events, response["message"]["usage"])
     if job.state in _GOING_ON:
         return
     claimed = _last_attempt(events)
@@ -153,6 +154,7 @@ def _record(stored: StoredRun, record: RunRecord, shared: bool) -> Iterator[str]
     if response is not None:
         yield from _row_and_answer(job, response)
         if job.started_at is not None:
+            yield from _telemetry_and_answer(stored.telemetry, response)
             yield from _telemetry_file(stored.telemetry, record.telemetry())
         yield from _differences("row", "events", {"attempt": (job.attempt, claimed)})
     elif job.state not in _MAY_BE_OPEN:
@@ -193,6 +195,26 @@ def _answer(response: dict[str, Any], generated: _Generated) -> Iterator[str]:
         yield "the content of its events is not that of its response.json"
 
 
+def _told(events: Sequence[dict[str, Any]], usage: dict[str, Any]) -> Iterator[str]:
+    """What clients were told of the prompt cache, when it was known, and at the end."""
+    nothing = {"read": 0, "created_5m": 0, "created_1h": 0}
+    told = next((each for each in events if each["event"] == "cache"), nothing)
+    created = usage["cache_creation"]
+    yield from _differences(
+        "events",
+        "response.json",
+        {
+            "cache read tokens": (told["read"], usage["cache_read_input_tokens"]),
+            "5m cache tokens": (told["created_5m"], created["ephemeral_5m_input_tokens"]),
+            "1h cache tokens": (told["created_1h"], created["ephemeral_1h_input_tokens"]),
+            "cache creation tokens": (
+                told["created_5m"] + told["created_1h"],
+                usage["cache_creation_input_tokens"],
+            ),
+        },
+    )
+
+
 def _row_and_answer(job: Job, response: dict[str, Any]) -> Iterator[str]:
     message: dict[str, Any] = response["message"]
     error: dict[str, Any] = response["error"] or {}
@@ -214,9 +236,24 @@ def _row_and_answer(job: Job, response: dict[str, Any]) -> Iterator[str]:
     yield from _differences("row", "response.json", compared)
 
 
+def _telemetry_and_answer(row: Telemetry | None, response: dict[str, Any]) -> Iterator[str]:
+    if row is not None:
+        usage = response["message"]["usage"]
+        read, created = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
+        yield from _differences(
+            "telemetry row",
+            "response.json",
+            {
+                "cache read tokens": (row.cache_read_tokens, read),
+                "cache creation tokens": (row.cache_creation_tokens, created),
+            },
+        )
+
+
 def _telemetry_file(row: Telemetry | None, file: dict[str, Any] | None) -> Iterator[str]:
     known = asdict(row) if row else {}
-    kept = file or {}
+    # An earlier version knew of less.
+    kept = asdict(Telemetry(**file)) if file else {}
     names = {**known, **kept}
     yield from _differences(
         "telemetry row", "telemetry.json", {n: (known.get(n), kept.get(n)) for n in names}

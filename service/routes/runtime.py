@@ -11,6 +11,7 @@ from quart import Quart, Response, jsonify
 from models.engine.host import EngineStatus
 from models.families.family import Capabilities
 from service.core import Core
+from service.settings import Settings
 from storage.jobs import JobState
 
 
@@ -49,6 +50,7 @@ class RuntimeRoutes:
                 "runs": counts,
                 "optional": {
                     **optional_paths(engine),
+                    **cache_paths(core.settings, engine),
                     "grammar": _grammar(core.settings.grammar, core.family.capabilities),
                 },
             }
@@ -66,9 +68,30 @@ def optional_paths(engine: EngineStatus) -> dict[str, Any]:
     """What could be on in any engine: whether it is, and why."""
     return {
         **_chosen_at_load(engine.facts),
-        "prompt_cache": _off("not in this version"),
         "speculation": _off("not in this version"),
     }
+
+
+def cache_paths(settings: Settings, engine: EngineStatus) -> dict[str, Any]:
+    """Where the prompt cache keeps what: whether it does, and why."""
+    if settings.cache_memory_gib == 0:
+        off = _off("the service was started with --cache-memory-gib 0")
+        return {"prompt_cache": off, "prompt_cache_disk": off}
+    return {
+        "prompt_cache": _on("the default"),
+        "prompt_cache_disk": _cache_disk(settings, engine.cache),
+    }
+
+
+def _cache_disk(settings: Settings, facts: dict[str, Any] | None) -> dict[str, Any]:
+    if settings.cache_disk_gib == 0:
+        return _off("the service was started without --cache-disk-gib")
+    disk: dict[str, Any] | None = (facts or {}).get("disk")
+    if disk is None:
+        return _off("the engine has not said yet whether it can be used")
+    if not disk["on"]:
+        return _off(disk["why"])
+    return _on("the service was started with --cache-disk-gib")
 
 
 def _chosen_at_load(facts: dict[str, Any] | None) -> dict[str, Any]:

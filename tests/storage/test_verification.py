@@ -71,6 +71,7 @@ def response(text: Any = "héllo you", state: str = "succeeded", **more: Any) ->
         "input_tokens": 5,
         "cache_read_input_tokens": 0,
         "cache_creation_input_tokens": 0,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
         "output_tokens": 3,
     }
     message = {"id": "msg_1", "model": "m", "stop_reason": "end_turn", "usage": usage}
@@ -329,6 +330,23 @@ def no_telemetry(shelf: Shelf) -> None:
     (shelf.record.path / "telemetry.json").unlink()
 
 
+def telemetry_of_an_earlier_version(shelf: Shelf) -> None:
+    known = asdict(TELEMETRY)
+    del known["cache_read_tokens"], known["cache_creation_tokens"]
+    rewrite(shelf, "telemetry.json", known)
+
+
+def told_of_a_cache(shelf: Shelf) -> None:
+    cache = {"event": "cache", "read": 2, "created_5m": 1, "created_1h": 0}
+    rewrite_events(shelf, [*EVENTS[:2], cache, *EVENTS[2:]])
+
+
+def other_usage(shelf: Shelf) -> None:
+    closed = response()
+    closed["message"]["usage"] |= {"input_tokens": 3, "cache_read_input_tokens": 2}
+    rewrite(shelf, "response.json", closed)
+
+
 def readable_by_all(shelf: Shelf) -> None:
     (shelf.record.path / "request.json").chmod(0o644)
     shelf.record.path.chmod(0o755)
@@ -374,6 +392,22 @@ def odd_response(shelf: Shelf) -> None:
             ],
         ),
         (other_telemetry, ["decode_seconds: 0.4 in its telemetry row, 0.5 in its telemetry.json"]),
+        (telemetry_of_an_earlier_version, []),
+        (
+            told_of_a_cache,
+            [
+                "cache read tokens: 2 in its events, 0 in its response.json",
+                "5m cache tokens: 1 in its events, 0 in its response.json",
+                "cache creation tokens: 1 in its events, 0 in its response.json",
+            ],
+        ),
+        (
+            other_usage,
+            [
+                "cache read tokens: 0 in its events, 2 in its response.json",
+                "cache read tokens: 0 in its telemetry row, 2 in its response.json",
+            ],
+        ),
         (no_record, [f"its record {FOLDER} is missing"]),
         (
             damaged_events,

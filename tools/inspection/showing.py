@@ -101,6 +101,8 @@ def _usage(stored: StoredRun, response: dict[str, Any] | None) -> Iterator[str]:
         for name in ("cache_read_input_tokens", "cache_creation_input_tokens"):
             if usage[name]:
                 yield f"    of it {usage[name]:>8} {name}"
+    if stored.telemetry is not None:
+        yield f"    of it {stored.telemetry.prefilled_tokens:>8} computed by the engine"
     output = "-" if job.output_tokens is None else job.output_tokens
     yield f"  output   {output:>8} tokens of {job.max_tokens} asked for"
     if response is not None:

@@ -1,10 +1,13 @@
 """`GET /v1/runtime`: what the service is doing, what is on, and why."""
 
+from typing import Any
+
 import httpx
 import pytest
 
 from models.engine.host import EngineStatus
-from service.routes.runtime import optional_paths
+from service.routes.runtime import cache_paths, optional_paths
+from service.settings import Settings
 from tests.support.messages import body
 from tests.support.running import Running
 
@@ -38,3 +41,26 @@ def test_what_is_on_is_told_with_the_reason(
     assert (paths["fast_blas"]["on"], paths["fast_blas"]["why"]) == blas
     assert paths["dense_float32"]["on"] is dense
     assert all(path["why"] for path in paths.values())
+
+
+ON, BROKEN = {"disk": {"on": True, "why": None}}, {"disk": {"on": False, "why": "it is not yours"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts", "memory", "disk"),
+    [
+        ({}, None, "", "without --cache-disk-gib"),
+        ({"cache_memory_gib": 0.0}, ON, "--cache-memory-gib 0", "--cache-memory-gib 0"),
+        ({"cache_disk_gib": 1.0}, None, "", "has not said"),
+        ({"cache_disk_gib": 1.0}, ON, "", ""),
+        ({"cache_disk_gib": 1.0}, BROKEN, "", "it is not yours"),
+    ],
+)
+def test_where_prompts_are_kept_is_told_with_the_reason(
+    settings: dict[str, float], facts: dict[str, Any] | None, memory: str, disk: str
+) -> None:
+    """`memory` and `disk` are why not; empty where they are on."""
+    paths = cache_paths(Settings(**settings), EngineStatus("ready", cache=facts))
+    for name, why in (("prompt_cache", memory), ("prompt_cache_disk", disk)):
+        assert paths[name]["on"] is not bool(why)
+        assert why in paths[name]["why"]
