@@ -97,11 +97,9 @@ def _others(block: Block, mark: Mark) -> Iterator[Block]:
 
 
 def _other_end(turn: Turn, *, ends: bool) -> tuple[int, ...]:
-    """Of a turn that is written by its tokens: what is not its end leaves nothing of them."""
-    if not (turn.tokens and ends):
-        return ()
-    *tokens, last = turn.tokens
-    return (*tokens, last - 1 if last else 1)
+    """Tokens of a turn that is written by them: at its end one more, before the one that the model
+    ended it with. What is not its end leaves nothing of them."""
+    return turn.tokens[:-1] + turn.tokens[-2:] if ends else ()
 
 
 def _with_other_tools(conversation: Conversation, place: int) -> Conversation:
