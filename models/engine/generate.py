@@ -30,6 +30,9 @@ from models.engine.sampling import sampler
 from models.grammar.guide import Guide, Mask
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.vocabulary import Vocabulary
+from models.prefix_cache.disk import DiskTier
+from models.prefix_cache.disk_identity import identity_of
+from models.prefix_cache.layers import can_be_cut, layout
 from models.prefix_cache.prompt_cache import PromptCache, RunState
 
 Emit = Callable[[CacheUse | Prefill | Tokens], None]
@@ -83,6 +86,17 @@ class ResidentModel:
         self.run(run, lambda event: None, lambda: None)
         self.settle()
         self._cache.clear()
+
+    def keep_on_disk(self, cache_folder: Path, limit_bytes: int, weights: str | None) -> None:
+        """Keep states of prompts there, too, for this model, whose weights are called `weights`."""
+        layers = make_prompt_cache(self._model)
+        disk = DiskTier(
+            cache_folder,
+            limit_bytes,
+            identity=identity_of(self._folder, weights, self.dtype, layout(layers)),
+            sliceable=can_be_cut(layers),
+        )
+        self._cache.keep_on(disk)
 
     def run(self, run: Run, emit: Emit, interrupted: Interrupted) -> Finished:
         """Prefill and decode one job; `interrupted` is asked between any two steps.

@@ -96,6 +96,8 @@ def main() -> None:
     try:
         model = ResidentModel(Path(load.folder), _reporter(link), load.cache_bytes)
         model.warm_up()
+        if load.cache_folder is not None:
+            model.keep_on_disk(Path(load.cache_folder), load.cache_disk_bytes, load.weights)
     except Exception as error:
         traceback.print_exc()
         link.send(Failed(None, f"the model could not be loaded: {_one_line(error)}"))

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from typing import Any
 
 from models.prefix_cache.disk_file import Header, HostArrays, PieceFile, read_header, read_piece
 from models.prefix_cache.disk_identity import prefix_names
-from models.prefix_cache.disk_index import NEVER, DiskIndex, Entry, Found
+from models.prefix_cache.disk_index import NEVER, DiskIndex, Entry, Found, Promise
 from models.prefix_cache.disk_writer import Writer
 from models.safetensors_file import BrokenFile
 
@@ -29,13 +29,14 @@ _INCOMING = "incoming"
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """A place in a prompt, after so many tokens, up to which its state is to be on disk. A promise
-    to keep it, if any, begins now; without one, `ttl_seconds` is 0. `has_point` where the state of
-    all layers is there."""
+    """A place in a prompt, after so many tokens, up to which its state is to be on disk; with
+    `has_point` that of all layers. Its promise, if `ttl_seconds` is not 0, `expires` on the clock.
+    """
 
     tokens: int
-    ttl_seconds: int
     has_point: bool
+    ttl_seconds: int = 0
+    expires: float = NEVER
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +55,7 @@ class DiskTier:
     are written by another.
 
     A file's time is that of its last use, from which its promise counts. While the process runs,
-    only the monotonic clock counts.
+    only `clock` counts, which tells seconds that only grow.
 
     When the folder cannot be used, the tier is off: it has nothing and keeps nothing.
     """
@@ -67,9 +68,13 @@ class DiskTier:
         identity: str,
         sliceable: bool,
         waiting_bytes: int = WAITING_BYTES,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._folder, self._limit_bytes = folder, limit_bytes
-        self._identity, self._sliceable = identity, sliceable
+        """`sliceable`: whether what was computed for some tokens is of use without the last of
+        them."""
+        self.sliceable = sliceable
+        self._folder, self._limit_bytes, self._identity = folder, limit_bytes, identity
+        self._clock = clock
         self._index, self._lock = DiskIndex(), Lock()
         self._written = self._read = self._skipped = self._dropped = 0
         self._complained = NEVER
@@ -86,7 +91,7 @@ class DiskTier:
         """What there is of the first `limit` of `ids`."""
         (root,) = prefix_names(self._identity, scope, ids, [0])
         with self._lock:
-            return self._index.find(root, ids, limit, time.monotonic(), sliceable=self._sliceable)
+            return self._index.find(root, ids, limit, self._clock(), sliceable=self.sliceable)
 
     def load(self, entry: Entry) -> PieceFile | None:
         """The piece, verified. None if it is not there any more, or is not what was written: then
@@ -122,16 +127,22 @@ class DiskTier:
                 if made.nbytes > self._limit_bytes or not self._writer.has_room(made.nbytes):
                     self._skipped += 1
                     return
-                self._offer(header, ids[header.start : header.end], made)
+                self._offer(header, ids[header.start : header.end], made, end.expires)
         with self._lock:
             chain = self._index.find(
-                root, ids, ends[-1].tokens, NEVER, sliceable=self._sliceable, coming=True
+                root, ids, ends[-1].tokens, NEVER, sliceable=self.sliceable, coming=True
             ).chain
             for entry in chain:
                 self._index.use(entry)
-            promised = {name for end, name in zip(ends, names, strict=True) if end.ttl_seconds}
-            used = {e.header.name for e in chain if not e.header.ttl_seconds} | promised
-        self._writer.offer(partial(self._touch, used, time.time(), time.monotonic()))
+            used = {e.header.name: NEVER for e in chain if not e.header.ttl_seconds}
+        used |= {n: end.expires for end, n in zip(ends, names, strict=True) if end.ttl_seconds}
+        self._writer.offer(partial(self._touch, used))
+
+    def refresh(self, promises: Iterable[Promise]) -> None:
+        """Let them begin now."""
+        now = self._clock()
+        begun = {each.name: now + each.ttl_seconds for each in promises}
+        self._writer.offer(partial(self._touch, begun))
 
     def facts(self) -> dict[str, Any]:
         """For `GET /v1/runtime`."""
@@ -164,7 +175,7 @@ class DiskTier:
         probe = incoming / "probe"
         probe.touch(0o600)
         probe.unlink()
-        now, clock = time.time(), time.monotonic()
+        now, clock = time.time(), self._clock()
         found: list[tuple[float, Entry]] = []
         for file in self._folder.glob("*/*.safetensors"):
             try:
@@ -191,7 +202,7 @@ class DiskTier:
                 return None
             return replace(there, ttl_seconds=end.ttl_seconds, has_point=end.has_point)
         found = self._index.find(
-            root, ids, end.tokens, NEVER, sliceable=self._sliceable, coming=True
+            root, ids, end.tokens, NEVER, sliceable=self.sliceable, coming=True
         )
         if found.tokens == end.tokens and not end.ttl_seconds:
             return None
@@ -199,28 +210,26 @@ class DiskTier:
         parent, start = (whole[-1].name, whole[-1].end) if whole else (root, 0)
         return Header(name, parent, start, end.tokens, end.ttl_seconds, end.has_point)
 
-    def _offer(self, header: Header, ids: "array[int]", piece: Piece) -> None:
+    def _offer(self, header: Header, ids: "array[int]", piece: Piece, expires: float) -> None:
         """Have it written."""
         copied = PieceFile(header, ids, piece.copy(), piece.meta)
         file = self._folder / self._identity / f"{header.name}.safetensors"
-        expires = time.monotonic() + header.ttl_seconds if header.ttl_seconds else NEVER
         entry = Entry(file, header, ids, 0, expires)
         with self._lock:
             if self._index.get(header.name) is None:
                 self._index.add(entry)  # so that others can hang below it
-        self._writer.offer(
-            partial(self._write, copied, entry, piece.nbytes, time.time()), piece.nbytes
-        )
+        self._writer.offer(partial(self._write, copied, entry, piece.nbytes), piece.nbytes)
 
     # On the writer's thread.
 
-    def _write(self, piece: PieceFile, entry: Entry, nbytes: int, used_at: float) -> None:
+    def _write(self, piece: PieceFile, entry: Entry, nbytes: int) -> None:
         described_bytes = 256 * (len(piece.arrays) + 8) + 4 * len(piece.ids)  # more or less
         name, length = entry.header.name, 0
         with self._lock:
             fits = self._make_room(nbytes + described_bytes) and self._index.get(name) is not None
         if fits:
             try:
+                used_at = self._used_at(entry.header, entry.expires)
                 length = piece.write(entry.file, self._folder / _INCOMING, used_at)
             except OSError as error:
                 self._complain(error)
@@ -237,22 +246,28 @@ class DiskTier:
             if there is entry:
                 self._index.remove(entry)
 
-    def _touch(self, names: set[str], used_at: float, clock: float) -> None:
-        for name in names:
+    def _touch(self, used: dict[str, float]) -> None:
+        """These files were used: now, or when their promises began that expire then."""
+        for name, expires in used.items():
             with self._lock:
                 entry = self._index.get(name)
                 if entry is None or not entry.is_written:
                     continue
-                if entry.header.ttl_seconds:
-                    entry.expires = clock + entry.header.ttl_seconds
+                entry.expires = expires
+            used_at = self._used_at(entry.header, expires)
             try:
                 os.utime(entry.file, (used_at, used_at))
             except OSError as error:
                 self._complain(error)
 
+    def _used_at(self, header: Header, expires: float) -> float:
+        if not header.ttl_seconds:
+            return time.time()
+        return time.time() - self._clock() + expires - header.ttl_seconds
+
     def _make_room(self, nbytes: int) -> bool:
         """Remove what is of least use until so much more fits. Holding the lock."""
-        evictable = self._index.evictable(time.monotonic())
+        evictable = self._index.evictable(self._clock())
         while self._index.held_bytes + nbytes > self._limit_bytes:
             entry = next(evictable, None)
             if entry is None:
@@ -271,8 +286,8 @@ class DiskTier:
 
     def _complain(self, error: Exception) -> None:
         """Not about each file that a full disk refuses."""
-        if time.monotonic() - self._complained >= _COMPLAIN_EVERY_SECONDS:
-            self._complained = time.monotonic()
+        if self._clock() - self._complained >= _COMPLAIN_EVERY_SECONDS:
+            self._complained = self._clock()
             logger.warning("the prompt cache cannot write to %s: %s", self._folder, _text(error))
 
 

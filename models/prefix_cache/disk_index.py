@@ -17,7 +17,7 @@ NEVER = -math.inf
 @dataclass(slots=True, eq=False)
 class Entry:
     """A file, or one that will be: then it has no bytes yet. `expires` is when its promise does, on
-    the monotonic clock; `used` grows with each use of any file."""
+    the clock; `used` grows with each use of any file."""
 
     file: Path
     header: Header
@@ -33,8 +33,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A prompt's first `tokens` are kept until `expires`, on the monotonic clock."""
+    """A prompt's first `tokens` are kept until `expires`, in the file of that `name`."""
 
+    name: str
     tokens: int
     ttl_seconds: int
     expires: float
@@ -151,7 +152,9 @@ class DiskIndex:
                 if whole:
                     open_chains.append((name, same, (*above, entry)))
                     if entry.expires > now:
-                        promises.append(Promise(header.end, header.ttl_seconds, entry.expires))
+                        promises.append(
+                            Promise(name, header.end, header.ttl_seconds, entry.expires)
+                        )
         return Found(tokens, chain, tuple(promises))
 
     def _remove(self, entry: Entry) -> None:

@@ -6,13 +6,16 @@ import sys
 import time
 import traceback
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 
 from models.engine.protocol import CacheUse, Run, ids_of
+from models.prefix_cache.disk import DiskTier
+from models.prefix_cache.disk_index import Promise as OnDisk
+from models.prefix_cache.disk_nodes import DiskNodes
 from models.prefix_cache.layers import (
     Arrays,
     Point,
@@ -57,8 +60,13 @@ class PromptCache:
         self._make_layers, self._clock = make_layers, clock
         self._can_be_cut = can_be_cut(make_layers())
         self._limit_bytes = limit_bytes
+        self._disk: DiskTier | None = None
         self._bytes_per_token = self._bytes_per_point = 0  # as measured so far
         self.clear()
+
+    def keep_on(self, disk: DiskTier) -> None:
+        """From now on, keep on disk, too, what is computed for prompts."""
+        self._disk = disk
 
     def clear(self) -> None:
         """Hold nothing, as if nothing had been run. What was measured is still known."""
@@ -70,9 +78,12 @@ class PromptCache:
         boundaries = _boundaries_of(run)
         last = len(run.prompt) - 1
         limit = max(boundaries, default=0) if run.boundaries else last
+        on_disk = self._bring_back(run, limit)
         nodes, known = self._tree.path(run.scope, run.prompt)
         whole = [node for node in nodes if node.end <= known]
         use = self._use(run, boundaries, whole) if run.boundaries else None
+        if self._disk is not None and use is not None:
+            self._disk.refresh(each for each in on_disk if each.tokens <= use.read_tokens)
         state = RunState(run, self._make_layers(), use=use)
         tokens = min(known, limit)
         for node in whole:
@@ -112,6 +123,7 @@ class PromptCache:
             self._kept(lambda: self._add(state, None, waiting))
         state.layers.clear()
         mx.clear_cache()
+        self._kept(lambda: self._hand_over(state.run))
 
     def facts(self) -> dict[str, Any]:
         """For `GET /v1/runtime`: bytes and tokens, the latter since the start."""
@@ -128,7 +140,26 @@ class PromptCache:
                 "reused": self._reused_tokens,
                 "computed": self._computed_tokens,
             },
+            "disk": self._disk and self._disk.facts(),
         }
+
+    def _bring_back(self, run: Run, limit: int) -> Sequence[OnDisk]:
+        """Have in memory what the disk has of the run's prompt; returns what is promised there."""
+        if self._disk is None:
+            return ()
+        on_disk = DiskNodes(self._tree, self._disk, run.scope, run.prompt)
+        promises: list[OnDisk] = []
+        self._kept(lambda: promises.extend(on_disk.bring_back(limit, self._clock()).promises))
+        return promises
+
+    def _hand_over(self, run: Run) -> None:
+        """Keep on disk what is promised of the run's prompt, or of one without boundaries all. The
+        ends of answers stay in memory: the prompts that go on from them bring them along."""
+        if self._disk is None:
+            return
+        limit = max(_boundaries_of(run), default=0) if run.boundaries else len(run.prompt) - 1
+        on_disk = DiskNodes(self._tree, self._disk, run.scope, run.prompt)
+        on_disk.hand_over(limit, self._clock(), promised=bool(run.boundaries))
 
     def _use(self, run: Run, boundaries: dict[int, int], nodes: list[Node]) -> CacheUse:
         now, limit, read = self._clock(), max(boundaries, default=0), 0

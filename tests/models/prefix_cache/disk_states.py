@@ -2,6 +2,7 @@
 them without end, for tests that kill it."""
 
 import sys
+import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 
 from models.prefix_cache.disk import DiskTier, End, Piece
 from models.prefix_cache.disk_file import HostArray, PieceFile
+from models.prefix_cache.disk_index import NEVER
 
 IDENTITY = "0" * 64
 
@@ -45,7 +47,8 @@ def keep(
     points: bool = False,
 ) -> None:
     """Store the state of all of `ids`, or up to each of `ends`."""
-    wanted = [End(end, ttl_seconds, points) for end in ends or [len(ids)]]
+    expires = time.monotonic() + ttl_seconds if ttl_seconds else NEVER
+    wanted = [End(end, points, ttl_seconds, expires) for end in ends or [len(ids)]]
     disk.store("key", array("I", ids), wanted, lambda start, end: piece(ids, start, end))
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from models.prefix_cache.disk import DiskTier, End
 from models.prefix_cache.disk_file import read_piece
-from models.prefix_cache.disk_index import Promise
 from tests.models.prefix_cache.disk_states import files, keep, piece, served, tier
 
 IDS = [(7 * i) % 1000 for i in range(200)]
@@ -57,7 +56,7 @@ def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
 
 def test_what_cannot_be_cut_is_served_up_to_its_points(tmp_path: Path) -> None:
     disk = tier(tmp_path, sliceable=False)
-    ends = [End(50, 0, True), End(120, 0, False), End(200, 0, True)]
+    ends = [End(50, True), End(120, False), End(200, True)]
     disk.store("key", array("I", IDS), ends, lambda start, end: piece(IDS, start, end))
     disk.close()
     disk = tier(tmp_path, sliceable=False)
@@ -281,10 +280,16 @@ def test_a_clock_that_was_wrong_lengthens_no_promise(tmp_path: Path) -> None:
     assert file.stat().st_mtime < time.time() + 60  # or the next start would promise it again
 
 
-def test_promises_say_when_they_expire(tmp_path: Path) -> None:
+def test_a_promise_that_is_read_begins_anew(tmp_path: Path) -> None:
     disk = tier(tmp_path)
     keep(disk, IDS, [], 300)
     disk.close()
-    (promise,) = disk.find("key", array("I", IDS), len(IDS)).promises
+    (file,) = files(tmp_path)
+    long_ago = time.time() - 200
+    os.utime(file, (long_ago, long_ago))
+    disk = tier(tmp_path)
+    assert promised(disk, IDS) == {200: pytest.approx(100, abs=60)}
+    disk.refresh(disk.find("key", array("I", IDS), 200).promises)
+    disk = reopened(disk, tmp_path)
 
-    assert promise == Promise(200, 300, promise.expires)
+    assert promised(disk, IDS) == {200: pytest.approx(300, abs=60)}
