@@ -8,6 +8,7 @@ from models.catalog import Checkpoint
 from models.engine.host import EngineHost
 from models.engine.protocol import Load
 from models.families.family import Family
+from service.answers import Answers
 from service.cache_diagnosis import CacheDiagnosis
 from service.preparation import Preparation
 from service.requests.served import Served
@@ -66,10 +67,12 @@ class Core:
             grammar=settings.grammar,
             ignores_hints=settings.ignore_unsupported_hints,
         )
+        answers = Answers(db, served, checkpoint, content=settings.record_content)
         preparation = Preparation(
             checkpoint,
             family,
             served,
+            answers,
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
         )
@@ -89,7 +92,7 @@ class Core:
             jobs,
             engine,
             Claimer(owner, f"engine-0 of {owner}", checkpoint.id, settings.lease_seconds),
-            Finishing(jobs),
+            Finishing(jobs, answers),
             Revival(
                 jobs,
                 batches,

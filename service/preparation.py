@@ -2,12 +2,14 @@
 
 import secrets
 from array import array
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from models.boundary import Boundary
 from models.catalog import Checkpoint
 from models.engine.protocol import Run
 from models.families.family import Family
+from service.answers import Answers
 from service.errors import ApiError
 from service.prompt_digests import PromptDigests
 from service.prompts import Prompt, Prompts
@@ -32,6 +34,7 @@ class Preparation:
         checkpoint: Checkpoint,
         family: Family,
         served: Served,
+        answers: Answers,
         *,
         context_tokens: int,
         max_output_tokens: int,
@@ -39,6 +42,7 @@ class Preparation:
         self._checkpoint = checkpoint
         self._family = family
         self._served = served
+        self._answers = answers
         self._prompts = Prompts(family, context_tokens)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
@@ -57,9 +61,11 @@ class Preparation:
         self.check_model(wire.model)
         return wire, conversation_of(wire, self._served)
 
-    async def prompt(self, prepared: Prepared) -> Prompt:
+    async def prompt(self, prepared: Prepared, scope: str) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""
-        return await self._prompts.prepare(prepared)
+        recalled = await self._answers.recalled(prepared.conversation, scope)
+        prompt = await self._prompts.prepare(replace(prepared, conversation=recalled.conversation))
+        return replace(prompt, plan=replace(prompt.plan, asked=recalled.digest.hex()))
 
     def run(self, job: str, request: MessagesRequest, prompt: Prompt, scope: str) -> Run:
         """The run for the engine. Raises ApiError 400 unless prompt and answer fit."""

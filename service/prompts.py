@@ -68,7 +68,9 @@ class Prompts:
             if length > _CHARACTERS_OF_A_LONG_PROMPT:
                 give_back_freed_memory()
         guide = self._guides.of(form, rendered.opens, prepared.tool_paths)
-        plan = AnswerPlan(guide.form, rendered.opens, prepared.display, guide.unguided)
+        plan = AnswerPlan(
+            guide.form, rendered.opens, prepared.display, guide.unguided, rendered.answer_from
+        )
         return Prompt(
             rendered.ids,
             plan,

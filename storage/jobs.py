@@ -16,6 +16,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from storage.answers import KeptAnswer, keep_answer
 from storage.database import Database
 from storage.job import Job, NewJob, Priority, Transition
 from storage.job_state import MOVES, JobState
@@ -135,12 +136,13 @@ class Jobs:
         output_tokens: int | None = None,
         telemetry: Telemetry | None = None,
         result: bytes | None = None,
+        answer: KeptAnswer | None = None,
     ) -> bool:
         """End a claimed job, as its holder or, for an orphan, on behalf of a holder that is gone.
 
-        `result` is the message as JSON, kept for the job's batch. False when the job has moved on
-        since `job` was read, and then nothing is written. Call it when the run record is closed:
-        the record, not this row, is what a power cut spares.
+        `result` is the message as JSON, kept for the job's batch; `answer` has its tokens. False
+        when the job has moved on since `job` was read, and then nothing is written. Call it when
+        the run record is closed: the record, not this row, is what a power cut spares.
         """
         values = _held_as(job) | {
             "state": state,
@@ -156,6 +158,8 @@ class Jobs:
             replace_telemetry(connection, job.id, telemetry, first=job.attempt == 1)
             if job.batch_id is not None:
                 connection.execute(KEEP_RESULT, {"run_id": job.id, "result": result})
+            if answer is not None:
+                keep_answer(connection, job.id, job.api_key, answer)
             return True
 
         return await self._db.run(end)

@@ -12,12 +12,18 @@ Display = Literal["summarized", "omitted"]
 @dataclass(frozen=True, slots=True)
 class AnswerPlan:
     """`opens` is where the prompt left off. With `display` omitted the client gets no thinking but
-    in its signature. `unguided` are the paths of tools that no grammar could be made of."""
+    in its signature. `unguided` are the paths of tools that no grammar could be made of.
+
+    The turn of the answer begins at `answer_from` in its prompt, where the family says so, and
+    `asked` is the digest of the conversation before it, in hex.
+    """
 
     form: AnswerForm
     opens: str = "text"
     display: Display = "summarized"
     unguided: tuple[str, ...] = ()
+    answer_from: int | None = None
+    asked: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """What `prompt.json` keeps of it, beside the stop sequences."""
@@ -48,6 +54,8 @@ class AnswerPlan:
             "opens": self.opens,
             "display": self.display,
             "unguided": self.unguided,
+            "answer_from": self.answer_from,
+            "asked": self.asked,
         }
 
     @classmethod
@@ -72,4 +80,6 @@ class AnswerPlan:
             recorded["opens"],
             recorded["display"],
             tuple(recorded["unguided"]),
+            recorded.get("answer_from"),
+            recorded.get("asked", ""),
         )

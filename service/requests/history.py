@@ -72,6 +72,14 @@ class History:
         history._end(len(request.messages) - 1)
         return history
 
+    @classmethod
+    def answered(cls, content: Sequence[dict[str, Any]], served: Served) -> Turn:
+        """The turn that an answer is, the blocks of which a client sends back as they are."""
+        history = cls(served, {})
+        answer = AssistantMessage.model_validate({"role": "assistant", "content": content})
+        history._assistant(answer, "content")
+        return history.turns[0]
+
     @property
     def turns(self) -> tuple[Turn, ...]:
         return tuple(Turn(role, tuple(_merged(blocks))) for role, blocks in self._turns)

@@ -51,14 +51,14 @@ class MessagesRoutes:
         key = idempotency_key(request.headers)
         received, wire, prepared = await self._read(await self._body(), MessagesRequest)
         digest = await to_thread.run_sync(digest_of, received) if key else None
-        prompt = await core.preparation.prompt(prepared)
+        prompt = await core.preparation.prompt(prepared, g.api_key or "")
         caller = Caller(g.request_id, g.api_key, key, digest)
         reading = await core.admission.admit(received, wire, prompt, caller)
         return reading, bool(wire.stream), _notes(prepared, prompt)
 
     async def count(self) -> Response:
         _, _, prepared = await self._read(await self._body(), CountTokensRequest)
-        prompt = await self._core.preparation.prompt(prepared)
+        prompt = await self._core.preparation.prompt(prepared, g.api_key or "")
         response = jsonify({"input_tokens": len(prompt.ids)})
         response.headers.update(_notes(prepared, prompt))
         return response

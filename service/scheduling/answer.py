@@ -33,6 +33,9 @@ class Answer:
         self.fault: ApiError | None = None
         # Whether it is over though the engine, which knows nothing of blocks, may go on.
         self.ended_early = False
+        # Whether the model itself ended it, and all that it wrote counts.
+        self.ended_itself = False
+        self.plan = plan
         self._parser = parser
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
@@ -76,7 +79,10 @@ class Answer:
 
     def _end(self, reason: StopReason) -> list[Piece]:
         shown = list(self._read(self._parser.end(cut=reason == "max_tokens")))
-        return shown if self.is_over else [*shown, *self._finish(reason)]
+        if self.is_over:
+            return shown
+        self.ended_itself = reason == "end_turn"
+        return [*shown, *self._finish(reason)]
 
     def _read(self, found: Iterable[events.Event]) -> Iterator[Piece]:
         for event in found:

@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from service.answers import Answers
 from service.errors import ApiError
 from service.scheduling.answering import Outcome
 from service.scheduling.lease import LeaseLost
@@ -30,8 +31,9 @@ class Finishing:
     """Nothing can be claimed while a row says that the engine is taken, so there is nothing better
     to do than to try until it is written."""
 
-    def __init__(self, jobs: Jobs) -> None:
+    def __init__(self, jobs: Jobs, answers: Answers) -> None:
         self._jobs = jobs
+        self._answers = answers
 
     async def end(
         self, job: Job, live: LiveJob, outcome: Outcome, tell: Callable[[Outcome], None]
@@ -104,6 +106,7 @@ class Finishing:
         self, job: Job, live: LiveJob, outcome: Outcome, telemetry: Telemetry | None
     ) -> bool:
         answered, ending = outcome.answered, outcome.ending
+        tokens = await self._answers.remember(live.run, live.answer) if answered else None
         kept = answered is not None and job.batch_id is not None
         return await self._jobs.finish(
             job,
@@ -114,6 +117,7 @@ class Finishing:
             output_tokens=len(live.answer.ids),
             telemetry=telemetry,
             result=to_json(_message(live, outcome).as_json()) if kept else None,
+            answer=tokens,
         )
 
 
