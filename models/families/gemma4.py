@@ -15,6 +15,7 @@ from models.families.gemma4_turns import (
     TURN_END,
     Gemma4Turns,
 )
+from models.families.kept_heads import Head, KeptHeads
 from models.families.own_tokens import OwnTokens
 from models.families.prompt_tokens import PromptTokens
 from models.grammar.guide_spec import GuideSpec
@@ -50,6 +51,7 @@ class Gemma4Family(Family):
         """Raises CheckpointError if the checkpoint's own template is not of this form."""
         self._tokens = PromptTokens(checkpoint)
         self._template = ChatTemplate(checkpoint, self._tokens)
+        self._heads = KeptHeads()
         names = (*MARKERS, TURN, TURN_END, RESPONSE, RESPONSE_END)
         self._ids: dict[str, int] = dict(zip(names, self._tokens.ids(*names), strict=True))
         markers = (self._ids[each] for each in (*MARKERS, TURN))
@@ -105,13 +107,18 @@ class Gemma4Family(Family):
     def guide(self, form: AnswerForm, opens: str = "text") -> GuideSpec | None:
         return gemma4_guide(form, opens, self._ids)
 
-    def _head(self, system: str, tools: Sequence[Tool], *, thinks: bool) -> list[str | int]:
+    def _head(self, system: str, tools: Sequence[Tool], *, thinks: bool) -> Head:
         """All that stands before the turns. Raises TemplateFailed, LookupError."""
         messages = [{"role": "system", "content": system}, _USER] if system else [_USER]
-        pieces = self._template.pieces(
-            messages, tools=functions(tools), enable_thinking=thinks, add_generation_prompt=True
-        )
-        return pieces[: _last(pieces, self._ids[TURN], "user\n")]
+        offered = functions(tools)
+
+        def write() -> list[str | int]:
+            pieces = self._template.pieces(
+                messages, tools=offered, enable_thinking=thinks, add_generation_prompt=True
+            )
+            return pieces[: _last(pieces, self._ids[TURN], "user\n")]
+
+        return self._heads.of([system, offered, thinks], write)
 
     def _beginning(self, after_result: bool, thinks: bool) -> list[str | int]:
         """What the template begins an answer with. Raises TemplateFailed, LookupError."""

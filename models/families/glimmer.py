@@ -27,6 +27,7 @@ from models.families.glimmer_answer import (
     GlimmerSyntax,
 )
 from models.families.glimmer_guide import glimmer_guide
+from models.families.kept_heads import Head, KeptHeads
 from models.families.own_tokens import OwnTokens
 from models.families.prompt_tokens import PromptTokens
 from models.grammar.guide_spec import GuideSpec
@@ -68,6 +69,7 @@ class GlimmerFamily(Family):
         """Raises CheckpointError if the checkpoint's own template is not of this form."""
         self._tokens = PromptTokens(checkpoint)
         self._template = ChatTemplate(checkpoint, self._tokens)
+        self._heads = KeptHeads()
         names = (*MARKERS, _TURN_END)
         self._ids: dict[str, int] = dict(zip(names, self._tokens.ids(*names), strict=True))
         self._start, self._message, self._message_end, self._turn_end = (
@@ -124,18 +126,25 @@ class GlimmerFamily(Family):
     def guide(self, form: AnswerForm, opens: str = "text") -> GuideSpec | None:
         return glimmer_guide(form, opens, self._ids, self._assistant)
 
-    def _head(self, system: str, tools: Sequence[Tool], effort: Effort | None) -> list[str | int]:
+    def _head(self, system: str, tools: Sequence[Tool], effort: Effort | None) -> Head:
         """All up to the first message that is not the system's. Raises TemplateFailed, or
         ValueError if what follows is not written as expected."""
         messages = [{"role": "system", "content": system}, _USER] if system else [_USER]
+        offered = functions(tools)
         strength = {"reasoning_strength": _STRENGTHS[effort]} if effort else {}
-        pieces = self._template.pieces(
-            messages, tools=functions(tools), add_generation_prompt=True, **strength
-        )
-        rest = [*self._turn(Turn.of("user", "x")), self._start, _ANSWER]
-        if pieces[-len(rest) :] != rest:
-            raise ValueError("a user's message and the beginning of an answer are not as expected")
-        return pieces[: -len(rest)]
+
+        def write() -> list[str | int]:
+            pieces = self._template.pieces(
+                messages, tools=offered, add_generation_prompt=True, **strength
+            )
+            rest = [*self._turn(Turn.of("user", "x")), self._start, _ANSWER]
+            if pieces[-len(rest) :] != rest:
+                raise ValueError(
+                    "a user's message and the beginning of an answer are not as expected"
+                )
+            return pieces[: -len(rest)]
+
+        return self._heads.of([system, offered, strength], write)
 
     def _turn(self, turn: Turn) -> Pieces:
         if turn.role == "assistant":

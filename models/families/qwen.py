@@ -1,8 +1,5 @@
 """The Qwen family: Qwen2.5 and 3 with calls in JSON, Qwen3-Coder and 3.5 on with calls in tags."""
 
-import json
-from collections import OrderedDict
-from threading import Lock
 from typing import Any
 
 from models.catalog import Checkpoint, CheckpointError
@@ -10,6 +7,7 @@ from models.conversation import AnswerForm, Conversation, Effort
 from models.families.chat_template import ChatTemplate, TemplateFailed, functions
 from models.families.chatml import ChatML, Pieces
 from models.families.family import Capabilities, Family, NotRendered, PreparedPrompt, ThinkingKind
+from models.families.kept_heads import KeptHeads
 from models.families.own_tokens import OwnTokens
 from models.families.prompt_tokens import PromptTokens
 from models.families.qwen_answer import QwenSyntax
@@ -20,7 +18,6 @@ from models.grammar.guide_spec import GuideSpec
 from models.grammar.validation import Schemas
 from models.parsing.answer import AnswerParser
 
-_KEPT_HEADS = 8
 _QUESTION = "?"
 
 
@@ -50,8 +47,7 @@ class QwenFamily(Family):
             self._tokens.special,
             OwnTokens(self._tokens, (self._chatml.start, *self._markers)),
         )
-        self._heads: OrderedDict[str, Pieces] = OrderedDict()
-        self._lock = Lock()
+        self._heads = KeptHeads()
         thinking: set[ThinkingKind] = {"between_tools"}
         if self._dialect.thinks:
             thinking |= {"adaptive", "enabled"}
@@ -96,20 +92,13 @@ class QwenFamily(Family):
         return qwen_guide(form, opens, self._dialect, self._tokens)
 
     def _head(self, system: str | None, conversation: Conversation, *, thinks: bool) -> Pieces:
-        """All that stands before the turns. Kept, since the next prompt has the same."""
+        """All that stands before the turns. Raises NotRendered."""
         tools = functions(conversation.form.tools)
         effort = conversation.effort if thinks else None
-        key = json.dumps([system, tools, effort, thinks])
-        with self._lock:
-            if key in self._heads:
-                self._heads.move_to_end(key)
-                return self._heads[key]
-        head = self._written_head(system, tools, effort, thinks=thinks)
-        with self._lock:
-            self._heads[key] = head
-            if len(self._heads) > _KEPT_HEADS:
-                self._heads.popitem(last=False)
-        return head
+        return self._heads.of(
+            [system, tools, effort, thinks],
+            lambda: self._written_head(system, tools, effort, thinks=thinks),
+        )
 
     def _written_head(
         self, system: str | None, tools: object, effort: Effort | None, *, thinks: bool
