@@ -62,7 +62,8 @@ class PromptCache:
         self._limit_bytes = limit_bytes
         self._disk: DiskTier | None = None
         self._bytes_per_token = self._bytes_per_point = 0  # as measured so far
-        self.clear()
+        self._tree = PrefixTree(limit_bytes, self._can_be_cut)
+        self._prompt_tokens = self._reused_tokens = self._computed_tokens = 0
 
     def keep_on(self, disk: DiskTier) -> None:
         """From now on, keep on disk, too, what is computed for prompts."""
@@ -70,7 +71,7 @@ class PromptCache:
 
     def clear(self) -> None:
         """Hold nothing, as if nothing had been run. What was measured is still known."""
-        self._tree = PrefixTree(self._limit_bytes, self._can_be_cut)
+        self._tree.clear()
         self._prompt_tokens = self._reused_tokens = self._computed_tokens = 0
 
     def begin(self, run: Run) -> RunState:
@@ -193,7 +194,8 @@ class PromptCache:
             state.layers, state.logits = self._make_layers(), None
             return
         for node in reused:
-            node.used = self._clock()
+            if node.end <= tokens:  # of a part, what is cut off later was not used
+                node.used = self._clock()
         state.ids, state.reused_tokens = state.run.prompt[:tokens], tokens
 
     def _promise(self, run: Run, tokens: int, ttl_seconds: float) -> None:
@@ -207,7 +209,7 @@ class PromptCache:
         self._kept(promise)
 
     def _promise_node(self, node: Node, ttl_seconds: float) -> None:
-        now = self._clock()
+        node.used = now = self._clock()
         if node.promise is not None and node.is_promised(now):
             ttl_seconds = max(ttl_seconds, node.promise.ttl_seconds)
         self._tree.put(node, promise=_promise(ttl_seconds, now))
@@ -219,6 +221,7 @@ class PromptCache:
             return
         node = tree.ending(scope, ids[:known])
         assert node is not None
+        node.used = now
         # Nothing is copied before there is room for it.
         segment = segment_of(state.layers, known, len(ids)) if known < len(ids) else {}
         point = point_of(state.layers) if known < len(ids) or node.point is None else None

@@ -88,6 +88,13 @@ class PrefixTree:
             if node.parent is not None:
                 yield node
 
+    def clear(self) -> None:
+        """Hold nothing; the memory is free at once, since no node refers to another any more."""
+        for node in list(self):
+            node.parent = None
+        self._roots.clear()
+        self.held_bytes = 0
+
     def path(self, scope: str, ids: "array[int]") -> tuple[list[Node], int]:
         """The nodes that have the beginning of `ids`, perhaps only a part of the last one's
         tokens, and the length of that beginning."""
