@@ -29,17 +29,12 @@ from models.families.boundaries import boundaries
 from models.families.family import Family, NotRendered, PreparedPrompt
 from models.parsing.answer import AnswerParser
 from tests.models.families.histories import HISTORIES
+from tests.models.families.test_generic import BRACKETS
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from tests.support.tiny_gemma import write_tiny_gemma3, write_tiny_gemma4
 from tests.support.tiny_glimmer import write_tiny_glimmer
 from tests.support.tiny_qwen import Generation, write_tiny_qwen
 
-BRACKETS = (
-    "{{ bos_token }}{% for m in messages %}"
-    "{% if m.role == 'assistant' %}{{ m.content + eos_token }}"
-    "{% elif m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}"
-    "{% else %}{{ raise_exception('only user and assistant') }}{% endif %}{% endfor %}"
-)
 FAMILIES: dict[str, Callable[[Path], Path]] = {
     "llama": write_tiny_checkpoint,
     "gemma3": write_tiny_gemma3,
