@@ -89,8 +89,8 @@ class Answering:
         loaded_before = live.load_seconds
         async with aclosing(self._engine.generate(live.rest)) as events:
             async for event in events:
-                if not isinstance(event, Loading | CacheUse):
-                    live.tell(live.prompt_usage)  # the engine keeps nothing of it, saying nothing
+                if isinstance(event, Prefill | Tokens):
+                    live.tell(live.prompt_usage)  # whoever says nothing keeps nothing
                 match event:
                     case Loading(done, total):
                         live.load_seconds = loaded_before + time.perf_counter() - started
