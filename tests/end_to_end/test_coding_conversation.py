@@ -91,6 +91,7 @@ def test_a_coding_conversation_is_the_same_in_every_family(
     client = scripted.client
     answered = streamed_answer if streamed else whole_answer
     messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    computed: list[int] = []
     for place, (answer, results) in enumerate(zip(ANSWERS, RESULTS, strict=True)):
         says = [each for each in answer if thinks or not isinstance(each, Thinking)]
         ids = scripted.will_say(says, after_results=place > 0)
@@ -102,6 +103,9 @@ def test_a_coding_conversation_is_the_same_in_every_family(
         assert message.stop_reason == ("tool_use" if results else "end_turn")
         assert message.usage.input_tokens == counted.input_tokens
         assert message.usage.output_tokens == len(ids) + 1
+        prompt = prompt_ids(scripted.service, headers["mererun-run"])
+        assert prompt[: len(computed)] == computed
+        computed = prompt + ids
         calls = [each.id for each in message.content if each.type == "tool_use"]
         given = [
             {"type": "tool_result", "tool_use_id": id, "content": text, "is_error": failed}
@@ -130,6 +134,11 @@ def test_an_agent_that_leaves_within_an_argument_frees_the_engine(
     scripted.will_say(ANSWERS[0])
     message, _ = whole_answer(client, request)
     assert content_of(message) == [shown(each) for each in ANSWERS[0]]
+
+
+def prompt_ids(service: Running, run: str) -> list[int]:
+    (file,) = service.data_dir.glob(f"runs/*/*/*/{run}/prompt.json")
+    return json.loads(file.read_text())["ids"]
 
 
 def asking(scripted: Scripted, messages: list[Any], *, thinks: bool = True) -> dict[str, Any]:
