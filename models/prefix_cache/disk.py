@@ -93,11 +93,15 @@ class DiskTier:
         with self._lock:
             return self._index.find(root, ids, limit, self._clock(), sliceable=self.sliceable)
 
-    def load(self, entry: Entry) -> PieceFile | None:
-        """The piece, verified. None if it is not there any more, or is not what was written: then
-        its file goes, and all that goes on from it."""
+    def load(self, scope: str, ids: "array[int]", entry: Entry) -> PieceFile | None:
+        """The piece, verified, that was found for `ids`. None if it is not there any more, or is
+        not what was written: then its file goes, and all that goes on from it."""
         try:
             piece = read_piece(entry.file)
+            before = ids[: piece.header.start]
+            (name,) = prefix_names(self._identity, scope, before + piece.ids, [piece.header.end])
+            if name != piece.header.name:
+                raise BrokenFile("is a piece of another prompt's state")
         except (BrokenFile, OSError) as error:
             with self._lock:
                 if self._index.get(entry.header.name) is entry:  # not removed to make room
@@ -134,15 +138,19 @@ class DiskTier:
             ).chain
             for entry in chain:
                 self._index.use(entry)
-            used = {e.header.name: NEVER for e in chain if not e.header.ttl_seconds}
-        used |= {n: end.expires for end, n in zip(ends, names, strict=True) if end.ttl_seconds}
-        self._writer.offer(partial(self._touch, used))
+            used = {entry.header.name: self._clock() for entry in chain}
+        promised = {
+            name: end.expires - end.ttl_seconds
+            for end, name in zip(ends, names, strict=True)
+            if end.ttl_seconds
+        }
+        self._writer.offer(partial(self._touch, used, promised=False))
+        self._writer.offer(partial(self._touch, promised, promised=True))
 
     def refresh(self, promises: Iterable[Promise]) -> None:
         """Let them begin now."""
-        now = self._clock()
-        begun = {each.name: now + each.ttl_seconds for each in promises}
-        self._writer.offer(partial(self._touch, begun))
+        begun = {each.name: self._clock() for each in promises}
+        self._writer.offer(partial(self._touch, begun, promised=True))
 
     def facts(self) -> dict[str, Any]:
         """For `GET /v1/runtime`."""
@@ -206,31 +214,32 @@ class DiskTier:
         )
         if found.tokens == end.tokens and not end.ttl_seconds:
             return None
-        whole = [entry.header for entry in found.chain if entry.header.end < end.tokens]
+        known = min(found.tokens, end.tokens - 1)
+        whole = [entry.header for entry in found.chain if entry.header.end <= known]
         parent, start = (whole[-1].name, whole[-1].end) if whole else (root, 0)
         return Header(name, parent, start, end.tokens, end.ttl_seconds, end.has_point)
 
     def _offer(self, header: Header, ids: "array[int]", piece: Piece, expires: float) -> None:
         """Have it written."""
+        begun = expires - header.ttl_seconds if header.ttl_seconds else self._clock()
         copied = PieceFile(header, ids, piece.copy(), piece.meta)
         file = self._folder / self._identity / f"{header.name}.safetensors"
         entry = Entry(file, header, ids, 0, expires)
         with self._lock:
             if self._index.get(header.name) is None:
                 self._index.add(entry)  # so that others can hang below it
-        self._writer.offer(partial(self._write, copied, entry, piece.nbytes), piece.nbytes)
+        self._writer.offer(partial(self._write, copied, entry, piece.nbytes, begun), piece.nbytes)
 
     # On the writer's thread.
 
-    def _write(self, piece: PieceFile, entry: Entry, nbytes: int) -> None:
+    def _write(self, piece: PieceFile, entry: Entry, nbytes: int, begun: float) -> None:
         described_bytes = 256 * (len(piece.arrays) + 8) + 4 * len(piece.ids)  # more or less
         name, length = entry.header.name, 0
         with self._lock:
             fits = self._make_room(nbytes + described_bytes) and self._index.get(name) is not None
         if fits:
             try:
-                used_at = self._used_at(entry.header, entry.expires)
-                length = piece.write(entry.file, self._folder / _INCOMING, used_at)
+                length = piece.write(entry.file, self._folder / _INCOMING, self._wall_time(begun))
             except OSError as error:
                 self._complain(error)
         with self._lock:
@@ -246,24 +255,26 @@ class DiskTier:
             if there is entry:
                 self._index.remove(entry)
 
-    def _touch(self, used: dict[str, float]) -> None:
-        """These files were used: now, or when their promises began that expire then."""
-        for name, expires in used.items():
+    def _touch(self, used: dict[str, float], *, promised: bool) -> None:
+        """These files were used then, on the clock: those with a promise, which begins anew, or
+        those without, since another use is none of a promise."""
+        for name, begun in used.items():
             with self._lock:
                 entry = self._index.get(name)
                 if entry is None or not entry.is_written:
                     continue
-                entry.expires = expires
-            used_at = self._used_at(entry.header, expires)
+                if bool(entry.header.ttl_seconds) != promised:
+                    continue
+                if promised:
+                    entry.expires = begun + entry.header.ttl_seconds
+            used_at = self._wall_time(begun)
             try:
                 os.utime(entry.file, (used_at, used_at))
             except OSError as error:
                 self._complain(error)
 
-    def _used_at(self, header: Header, expires: float) -> float:
-        if not header.ttl_seconds:
-            return time.time()
-        return time.time() - self._clock() + expires - header.ttl_seconds
+    def _wall_time(self, clock: float) -> float:
+        return time.time() - self._clock() + clock
 
     def _make_room(self, nbytes: int) -> bool:
         """Remove what is of least use until so much more fits. Holding the lock."""

@@ -76,7 +76,7 @@ class DiskNodes:
             is_last = entry is found.chain[-1]
             if not is_last and self.tree.path(self.scope, self.ids[:end])[1] == end:
                 continue
-            piece = self.disk.load(entry)
+            piece = self.disk.load(self.scope, self.ids, entry)
             if piece is None or not self._add(piece, end, is_last, bool(found.promises), now):
                 return
 

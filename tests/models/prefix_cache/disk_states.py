@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def tier(
     *,
     identity: str = IDENTITY,
     sliceable: bool = True,
-    **more: int,
+    **more: Any,
 ) -> DiskTier:
     return DiskTier(folder, limit_bytes, identity=identity, sliceable=sliceable, **more)
 
@@ -61,7 +62,7 @@ def served(disk: DiskTier, ids: Sequence[int], limit: int | None = None) -> int:
     found = disk.find("key", array("I", ids), len(ids) if limit is None else limit)
     at = 0
     for entry in found.chain:
-        piece = disk.load(entry)
+        piece = disk.load("key", array("I", ids), entry)
         if piece is None:
             return served(disk, ids, limit)
         assert piece.header.start == at

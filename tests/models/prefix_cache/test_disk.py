@@ -111,6 +111,18 @@ def test_a_prompt_that_parts_in_a_piece_is_served_whole(tmp_path: Path) -> None:
     assert served(disk, other) == 190
 
 
+def test_prompts_that_part_in_a_piece_hang_below_what_they_share(tmp_path: Path) -> None:
+    disk = tier(tmp_path)
+    other = [*IDS[:90], *range(1000, 1200)]
+    keep(disk, IDS, [50, 100])
+    keep(disk, other)
+    disk.close()
+
+    assert served(disk, other) == 290
+    assert served(disk, [*IDS[:100], *other[100:]]) == 100
+    assert disk.facts()["dropped"] == 0
+
+
 def test_a_prompt_that_grows_is_written_once(tmp_path: Path) -> None:
     disk = tier(tmp_path)
     for end in range(10, 200, 10):

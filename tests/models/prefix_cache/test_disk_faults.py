@@ -208,7 +208,7 @@ def test_arrays_come_back_bit_by_bit(tmp_path: Path) -> None:
     keep(disk := tier(tmp_path), IDS, points=True)
     disk.close()
     (entry,) = disk.find("key", array("I", IDS), len(IDS)).chain
-    piece = disk.load(entry)
+    piece = disk.load("key", array("I", IDS), entry)
 
     assert piece is not None
     assert piece.meta == {"end": len(IDS)}
