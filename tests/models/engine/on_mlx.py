@@ -71,6 +71,29 @@ def generate(
     return _events(resident(folder, cache_bytes), alone, after, reason)
 
 
+def in_chunks_of(tokens: int, folder: Path, cache_bytes: int | None = None) -> Path:
+    """The folder, whose model is from now on given its prompts in such chunks."""
+    resident(folder, cache_bytes).chunk_tokens = tokens
+    return folder
+
+
+def logit_gaps(folder: Path, runs: Sequence[Run]) -> list[tuple[int, float]]:
+    """For each run, how many tokens it need not compute, and how far the logits after all others
+    are from those of the same model without a cache, in parts of the largest."""
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
+
+    model = resident(folder)
+    gaps: list[tuple[int, float]] = []
+    for run in runs:
+        state = model._cache.begin(run)
+        reused, ids = len(state.ids), mx.array([list(run.prompt)])
+        warm = model._model(ids[:, reused:], cache=state.layers)[0]
+        cold = model._model(ids, cache=make_prompt_cache(model._model))[0, reused:]
+        gaps.append((reused, (mx.abs(warm - cold).max() / mx.abs(cold).max()).item()))
+    return gaps
+
+
 def cache_facts(folder: Path, cache_bytes: int | None = None) -> dict[str, Any]:
     return resident(folder, cache_bytes).settle()
 
