@@ -138,6 +138,8 @@ class PrefixTree:
         """Give up what is worth least until there is room for so many bytes more, `beside` a node
         that stays. Only what is `promised` takes the room of what is. Without need, or if there
         cannot be so much room, nothing goes."""
+        if self.held_bytes + nbytes <= self.limit_bytes:
+            return True
         stay = self._needed(promised, beside, now)
         needed = sum(bytes_of(node.segment) for node in stay)
         if not promised:
