@@ -11,8 +11,8 @@ import pytest
 from anthropic import Anthropic, beta_tool
 from pydantic import BaseModel
 
-from tests.support.lives import assert_stops_well
-from tests.support.running import real_service
+from tests.support.lives import assert_stops_well, recorded_events
+from tests.support.running import Running, real_service
 
 ADD = {
     "name": "add",
@@ -37,6 +37,7 @@ class City(BaseModel):
 class Qwen:
     client: Anthropic
     model: str
+    service: Running
     sent: list[tuple[dict[str, Any], int]] = field(default_factory=list[Any])  # body, status
 
     def asking(self, text: str, **more: Any) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def qwen_served(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             ),
             _strict_response_validation=True,
         )
-        served = Qwen(client, qwen.name)
+        served = Qwen(client, qwen.name, service)
 
         def keep(response: Any) -> None:
             served.sent.append((json.loads(response.request.content), response.status_code))
@@ -157,3 +158,34 @@ def test_where_no_call_is_allowed_one_is_text_in_which_sequences_stop(qwen_serve
     assert "a" not in "".join(each.text for each in message.content)
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "a")
     qwen_served.check_count(message, request)
+
+
+def test_at_temperature_1_each_prompt_begins_with_the_last_and_its_answer(
+    qwen_served: Qwen,
+) -> None:
+    client, service = qwen_served.client, qwen_served.service
+    messages: list[Any] = [{"role": "user", "content": SUM}]
+    computed: list[int] = []
+    for seed, (choice, max_tokens) in enumerate((("any", 100), ("any", 100), ("none", 1))):
+        response = client.messages.with_raw_response.create(
+            model=qwen_served.model,
+            max_tokens=max_tokens,
+            messages=messages,
+            tools=[ADD],
+            tool_choice={"type": choice},
+            extra_body={"temperature": 1, "seed": seed},
+        )
+        run, message = service.run(response.headers["mererun-run"]), response.parse()
+        prompt = json.loads((service.data_dir / run["record"] / "prompt.json").read_text())["ids"]
+        assert prompt[: len(computed)] == computed
+        generated = [id for each in recorded_events(service, run, "tokens") for id in each["ids"]]
+        computed = prompt + generated[:-1]  # its end may be another than the family's
+        given = [
+            {"type": "tool_result", "tool_use_id": each.id, "content": "25"}
+            for each in message.content
+            if each.type == "tool_use"
+        ]
+        messages += [
+            {"role": "assistant", "content": message.content},
+            {"role": "user", "content": given},
+        ]
