@@ -99,12 +99,12 @@ class PrefixTree:
         """The nodes that have the beginning of `ids`, perhaps only a part of the last one's
         tokens, and the length of that beginning."""
         nodes: list[Node] = []
-        node, done, sought = self._roots.get(scope), 0, np.frombuffer(ids, np.uint32)
+        node, done = self._roots.get(scope), 0
         while node is not None and done == node.end and done < len(ids):
             node = node.children.get(ids[done])
             if node is not None:
                 nodes.append(node)
-                done += _common_length(np.frombuffer(node.ids, np.uint32), sought[done:])
+                done += _common_length(node.ids, ids[done : done + len(node.ids)])
         return nodes, done
 
     def ending(self, scope: str, ids: "array[int]") -> Node | None:
@@ -211,8 +211,9 @@ class PrefixTree:
         return upper
 
 
-def _common_length(one: np.ndarray, other: np.ndarray) -> int:
+def _common_length(one: "array[int]", other: "array[int]") -> int:
+    if one == other:
+        return len(one)
     length = min(len(one), len(other))
-    different = one[:length] != other[:length]
-    place = int(different.argmax())
-    return place if different[place] else length
+    different = np.frombuffer(one, np.uint32, length) != np.frombuffer(other, np.uint32, length)
+    return int(different.argmax()) if different.any() else length
