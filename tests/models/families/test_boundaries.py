@@ -3,11 +3,13 @@
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from models.catalog import inspect
@@ -44,6 +46,13 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
     **{each: partial(write_tiny_qwen, generation=each) for each in get_args(Generation)},
 }
 SHORT, LONG = 300, 3600
+PIECES = st.lists(
+    st.sampled_from(
+        [*". \n\t-{}`a1é\u0301", "\r\n", "\n\n", "  ", "...", "ab", "def", "😀", "<|im_end|>"]
+    ),
+    min_size=1,
+    max_size=8,
+).map("".join)
 TWO_CALLS = "two calls, one of which fails"
 TOOLS = tuple(
     Tool(name, f"To {name}.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -269,7 +278,7 @@ def test_a_prompt_without_marks_has_no_boundaries(model: Model) -> None:
 def test_a_boundary_holds_where_tokens_are_of_many_characters(
     request: pytest.FixtureRequest, name: str
 ) -> None:
-    model = Model(request.getfixturevalue(name))
+    model = _real(request, name)
     for text in ("Be brief.", "Be brief:\n", "def f():\n    ", "größer 😀", "a\n\n", "1234", "x "):
         for role in ("system", "user", "assistant"):
             before = () if role == "system" else (Turn.of("system", "Be kind."),)
@@ -279,6 +288,34 @@ def test_a_boundary_holds_where_tokens_are_of_many_characters(
             for more in ("", "\n\nBut not too brief.", "\n\n- so", "\n\n\n\n", "\n\n{"):
                 other = Turn.of(role, text + more)
                 assert model.ids(model.of(*before, other))[: len(kept)] == kept
+
+
+@pytest.mark.parametrize("name", ["smollm2", "qwen", "gemma"])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(said=PIECES.filter(str.strip), more=PIECES.filter(str.strip), after=PIECES)
+def test_any_text_is_kept_where_any_other_follows(
+    request: pytest.FixtureRequest, name: str, said: str, more: str, after: str
+) -> None:
+    model = _real(request, name)
+    turn = Turn("user", (marked(said),))
+    begun = model.of(turn, Turn.of("assistant", "Yes."), Turn.of("user", after))
+    [(tokens, _)] = model.boundaries(begun)
+    kept = model.ids(begun)[:tokens]
+    longer = f"{said}\n\n{more}"
+    assert model.ids(model.of(Turn.of("user", longer)))[:tokens] == kept
+    later = model.kept(model.of(Turn("user", (Text(longer, (Mark(len(said), SHORT),)),))))
+    assert model.ids(begun)[: len(later)] == later
+
+
+@cache
+def _made(folder: Path) -> Model:
+    return Model(folder)
+
+
+def _real(request: pytest.FixtureRequest, name: str) -> Model:
+    return _made(request.getfixturevalue(name))
 
 
 def test_thinking_of_others_moves_no_boundary_of_what_was_asked_before(model: Model) -> None:
