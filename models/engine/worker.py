@@ -112,6 +112,7 @@ def main() -> None:
         "mlx": version("mlx"),
     }
     link.send(Ready(time.perf_counter() - started, facts))
+    link.send(CacheState(model.settle()))
     while True:
         run = link.inbox.get()
         assert isinstance(run, Run)

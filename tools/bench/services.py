@@ -39,9 +39,9 @@ def places() -> Iterator[Places]:
             yield Places(Path(disk), Path(memory))
 
 
-def real(checkpoint: Checkpoint, parent: Path) -> AbstractContextManager[Running]:
-    """`mererun serve` with a fresh data folder below `parent`."""
-    return real_service(checkpoint.path, Path(tempfile.mkdtemp(dir=parent)))
+def real(checkpoint: Checkpoint, parent: Path, *options: str) -> AbstractContextManager[Running]:
+    """`mererun serve` with a fresh data folder below `parent`. `options` are the command's own."""
+    return real_service(checkpoint.path, Path(tempfile.mkdtemp(dir=parent)), *options)
 
 
 def scripted(
