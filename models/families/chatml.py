@@ -3,12 +3,12 @@
 import re
 from collections.abc import Mapping
 
-from models.families.prompt_tokens import PromptTokens
+from models.families.prompt_tokens import Piece, PromptTokens
 
 START, END = "<|im_start|>", "<|im_end|>"
 _MARKER = re.compile(r"(<[^<>\s]+>)")
 
-Pieces = tuple[str | int, ...]
+Pieces = tuple[Piece, ...]
 
 
 class ChatML:
@@ -18,14 +18,14 @@ class ChatML:
         """Raises CheckpointError for a tokenizer that lacks the markers."""
         self.start, self.end = tokens.ids(START, END)
 
-    def turn(self, role: str, *pieces: str | int) -> Pieces:
+    def turn(self, role: str, *pieces: Piece) -> Pieces:
         return self.ended(*self.beginning(role, *pieces))
 
-    def ended(self, *pieces: str | int) -> Pieces:
+    def ended(self, *pieces: Piece) -> Pieces:
         """A turn that went on."""
         return (*pieces, self.end, "\n")
 
-    def beginning(self, role: str, *pieces: str | int) -> Pieces:
+    def beginning(self, role: str, *pieces: Piece) -> Pieces:
         """A turn that goes on."""
         return (self.start, f"{role}\n", *pieces)
 

@@ -10,7 +10,7 @@ from models.families.family import Capabilities, Family, PreparedPrompt
 from models.families.folding import folded
 from models.families.own_tokens import OwnTokens
 from models.families.plain import readable
-from models.families.prompt_tokens import PromptTokens
+from models.families.prompt_tokens import Piece, PromptTokens
 from models.grammar.guide_spec import Constrained, Ended, GuideSpec
 from models.grammar.json_grammar import output_grammar
 from models.parsing.answer import AnswerParser
@@ -62,14 +62,15 @@ class Gemma3Family(Family):
             return None
         return GuideSpec((Constrained(output_grammar(form.output_schema), 1), Ended()))
 
-    def _said(self, turns: Sequence[Turn]) -> list[str | int]:
-        pieces: list[str | int] = [self._begin]
+    def _said(self, turns: Sequence[Turn]) -> list[Piece]:
+        pieces: list[Piece] = [self._begin]
         for each in folded([_stripped(each) for each in turns], keeps_first=False):
             written = (self._start, f"{_role(each.role)}\n{each.text}")
-            pieces += (*(self._own.of(each) or written), self._end, "\n")
+            own = self._own.of(each)
+            pieces += (*((own,) if own else written), self._end, "\n")
         return pieces
 
-    def _begun(self, text: str) -> list[str | int]:
+    def _begun(self, text: str) -> list[Piece]:
         return [self._start, f"model\n{text}"]
 
     def _compare(self, template: ChatTemplate, checkpoint: str) -> None:

@@ -6,12 +6,13 @@ from typing import Any, cast
 from models.conversation import Text, Thinking, ToolCall, ToolResult, Turn
 from models.families.gemma4_answer import CALL, CALL_END, CHANNEL, CHANNEL_END, THOUGHT
 from models.families.own_tokens import OwnTokens
+from models.families.prompt_tokens import Piece
 from models.parsing.gemma_call import QUOTE
 
 TURN, TURN_END = "<|turn>", "<turn|>"
 RESPONSE, RESPONSE_END = "<|tool_response>", "<tool_response|>"
 
-Pieces = Iterable[str | int]
+Pieces = Iterable[Piece]
 
 
 class Gemma4Turns:
@@ -26,7 +27,7 @@ class Gemma4Turns:
     def __init__(self, ids: Mapping[str, int], own: OwnTokens) -> None:
         self._ids = ids
         self._own = own
-        self.pieces: list[str | int] = []
+        self.pieces: list[Piece] = []
         self.goes_on = False  # the model's turn: what comes next is a part of it
 
     def write(self, turns: Sequence[Turn], *, prefills: bool = False) -> None:
@@ -62,12 +63,12 @@ class Gemma4Turns:
             self._mark(TURN_END, "\n")
         self.goes_on = False
 
-    def _again(self, own: Sequence[int]) -> None:
+    def _again(self, own: tuple[int, ...]) -> None:
         if own[:1] == (self._ids[TURN],):
             self._close()
         else:
             self._open()
-        self.pieces += own
+        self.pieces.append(own)
         self.goes_on = True
 
     def _answer(self, turn: Turn, *, thinks: bool) -> None:
@@ -91,7 +92,7 @@ class Gemma4Turns:
         self.pieces += self._value({"error" if result.is_error else "value": result.text})
         self._mark(RESPONSE_END)
 
-    def _value(self, value: Any) -> Iterator[str | int]:
+    def _value(self, value: Any) -> Iterator[Piece]:
         match value:
             case str():
                 yield from (self._ids[QUOTE], value, self._ids[QUOTE])
@@ -115,7 +116,7 @@ class Gemma4Turns:
         self.pieces += (self._ids[marker], text)
 
 
-def _joined(groups: Sequence[Pieces]) -> Iterator[str | int]:
+def _joined(groups: Sequence[Pieces]) -> Iterator[Piece]:
     for place, each in enumerate(groups):
         if place:
             yield ","

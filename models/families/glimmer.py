@@ -29,7 +29,7 @@ from models.families.glimmer_answer import (
 from models.families.glimmer_guide import glimmer_guide
 from models.families.kept_heads import Head, KeptHeads
 from models.families.own_tokens import OwnTokens
-from models.families.prompt_tokens import PromptTokens
+from models.families.prompt_tokens import Piece, PromptTokens
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.validation import Schemas
 from models.parsing.answer import AnswerParser
@@ -45,7 +45,7 @@ _STRENGTHS: dict[Effort, str] = {
 }
 _USER: Message = {"role": "user", "content": "x"}
 
-Pieces = Iterator[str | int]
+Pieces = Iterator[Piece]
 
 
 class GlimmerFamily(Family):
@@ -99,7 +99,7 @@ class GlimmerFamily(Family):
             raise NotRendered(
                 f"the model's chat template cannot write the system turn and the tools: {error}"
             ) from error
-        pieces = list(head)
+        pieces: list[Piece] = list(head)
         for each in turns[1 if system else 0 : -1 if conversation.prefills else None]:
             pieces += self._turn(each)
         if conversation.prefills:
@@ -150,7 +150,7 @@ class GlimmerFamily(Family):
         if turn.role == "assistant":
             own = self._own.of(turn)
             if own and self._is_assistants(own):
-                yield from (*own, self._turn_end)
+                yield from (own, self._turn_end)
             else:
                 yield from self._answer(turn)
             return

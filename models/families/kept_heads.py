@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-Head = tuple[str | int, ...]
+from models.families.prompt_tokens import Piece
+
+Head = tuple[Piece, ...]
 
 # With a coding agent's tools some 100 kB each. A prompt with boundaries needs up to ten.
 _KEPT = 64
@@ -20,7 +22,7 @@ class KeptHeads:
         self._kept: OrderedDict[str, Head] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, given: Sequence[Any], write: Callable[[], Sequence[str | int]]) -> Head:
+    def of(self, given: Sequence[Any], write: Callable[[], Sequence[Piece]]) -> Head:
         """What `write` makes of it; raises what that raises."""
         key = json.dumps(given)
         with self._lock:

@@ -9,7 +9,7 @@ from models.families.chatml import ChatML, Pieces
 from models.families.family import Capabilities, Family, PreparedPrompt
 from models.families.own_tokens import OwnTokens
 from models.families.plain import readable
-from models.families.prompt_tokens import PromptTokens
+from models.families.prompt_tokens import Piece, PromptTokens
 from models.grammar.guide_spec import Constrained, Ended, GuideSpec
 from models.grammar.json_grammar import output_grammar
 from models.parsing.answer import AnswerParser
@@ -64,7 +64,7 @@ class LlamaFamily(Family):
 
     def _turn(self, turn: Turn) -> Pieces:
         if own := self._own.of(turn):
-            return self._chatml.ended(*own)
+            return self._chatml.ended(own)
         return self._chatml.turn(turn.role, readable(turn))
 
     def _begun(self, turn: Turn) -> Pieces:
@@ -98,12 +98,13 @@ def _written(template: ChatTemplate, turns: Sequence[Turn]) -> list[str | int]:
     return template.pieces(messages, add_generation_prompt=True)
 
 
-def _joined(pieces: Sequence[str | int]) -> list[str | int]:
+def _joined(pieces: Sequence[Piece]) -> list[Piece]:
     """The same with neighbouring texts in one."""
-    joined: list[str | int] = []
+    joined: list[Piece] = []
     for each in pieces:
-        if joined and isinstance(each, str) and isinstance(joined[-1], str):
-            joined[-1] += each
+        before = joined[-1] if joined else None
+        if isinstance(each, str) and isinstance(before, str):
+            joined[-1] = before + each
         else:
             joined.append(each)
     return joined

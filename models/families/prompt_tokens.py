@@ -9,6 +9,9 @@ from models.catalog import Checkpoint, CheckpointError
 from models.families.encoded_texts import EncodedTexts
 from models.parsing.token_text import TokenBytes
 
+# A marker by its id, a text, or ids as they are.
+Piece = int | str | tuple[int, ...]
+
 
 class PromptTokens:
     """`special` are the ids of all tokens that the tokenizer calls special, by their text.
@@ -59,20 +62,23 @@ class PromptTokens:
     def plain(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
-    def encode(self, pieces: Iterable[str | int]) -> "array[int]":
+    def encode(self, pieces: Iterable[Piece]) -> "array[int]":
         """The ids of a prompt in pieces: ids, and texts, none of which becomes a marker.
 
         Neighbouring texts are encoded as one.
         """
         texts, markers = [""], [array("I")]  # those that follow each text
         for each in pieces:
-            if isinstance(each, int):
-                markers[-1].append(each)
-            elif markers[-1]:
-                texts.append(each)
-                markers.append(array("I"))
-            else:
-                texts[-1] += each
+            match each:
+                case int():
+                    markers[-1].append(each)
+                case tuple():
+                    markers[-1].extend(each)
+                case _ if markers[-1]:
+                    texts.append(each)
+                    markers.append(array("I"))
+                case _:
+                    texts[-1] += each
         ids = array("I")
         for text, after in zip(self._encoded.of(texts), markers, strict=True):
             ids.extend(text)

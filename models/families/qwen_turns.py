@@ -7,6 +7,7 @@ from typing import Any
 from models.conversation import Block, Text, Thinking, ToolCall, ToolResult, Turn
 from models.families.chatml import ChatML, Pieces
 from models.families.own_tokens import OwnTokens
+from models.families.prompt_tokens import Piece
 from models.families.qwen_dialect import CALL, CALL_END, THINK, THINK_END, Dialect
 
 
@@ -27,12 +28,12 @@ class QwenTurns:
         self._ids = ids
         self._own = own
 
-    def pieces(self, turns: Sequence[Turn]) -> Iterator[str | int]:
+    def pieces(self, turns: Sequence[Turn]) -> Iterator[Piece]:
         for turn in _in_order(turns):
             match turn.role:
                 case "assistant":
                     if own := self._own.of(turn):
-                        yield from self._chatml.ended(*own)
+                        yield from self._chatml.ended(own)
                     else:
                         yield from self._chatml.turn("assistant", *self._answer(turn))
                 case "user":
@@ -54,7 +55,7 @@ class QwenTurns:
         written = self._blocks(prefill.blocks)
         return self._chatml.beginning("assistant", *opens, *written, *stripped)
 
-    def _user(self, turn: Turn) -> Iterator[str | int]:
+    def _user(self, turn: Turn) -> Iterator[Piece]:
         results = [each for each in turn.blocks if isinstance(each, ToolResult)]
         if results:
             dialect = self._dialect
@@ -66,14 +67,14 @@ class QwenTurns:
         if turn.text or not results:
             yield from self._chatml.turn("user", self._text(turn.text))
 
-    def _answer(self, turn: Turn) -> Iterator[str | int]:
+    def _answer(self, turn: Turn) -> Iterator[Piece]:
         if self._dialect.marks_no_thinking and not any(
             isinstance(each, Thinking) for each in turn.blocks[:1]
         ):
             yield from self._dialect.opens[1]
         yield from self._blocks(turn.blocks)
 
-    def _blocks(self, blocks: Sequence[Block]) -> Iterator[str | int]:
+    def _blocks(self, blocks: Sequence[Block]) -> Iterator[Piece]:
         before: Block | None = None
         for block, after in zip(blocks, (*blocks[1:], None), strict=False):
             if isinstance(before, ToolCall) and not isinstance(block, ToolCall):
@@ -95,7 +96,7 @@ class QwenTurns:
                     raise AssertionError("results stand in user turns")
             before = block
 
-    def _thinking(self, text: str) -> Iterator[str | int]:
+    def _thinking(self, text: str) -> Iterator[Piece]:
         if self._dialect.thinks:
             yield from (self._ids[THINK], f"\n{text.strip()}\n", self._ids[THINK_END], "\n\n")
 
