@@ -18,6 +18,7 @@ from tools.bench.machine import machine
 from tools.bench.services import Places, places
 from tools.bench.tool_turns import random_tool_turns, tool_turns
 
+_MODELS_DIR = REPOSITORY / "build" / "test-data" / "models"
 _MODELS = ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct")
 
 OfModel = Callable[[Checkpoint, Places, bool], Iterator[Figure]]
@@ -36,21 +37,21 @@ _PARTS = [*_OF_EACH_MODEL, *_OTHERS]
 def main() -> int:
     """Measure, print, and return 1 when a bar was missed."""
     options = _options()
-    try:
-        models = [resolve(name, REPOSITORY / "build/test-data/models") for name in _MODELS]
-    except CheckpointError as error:
-        print(f"bench-cache: {error}; the tests install it", file=sys.stderr)
-        return 2
-    facts = machine() | {"models": ", ".join(model.id for model in models)}
+    facts = machine()
     figures: list[Figure] = []
     with places() as given:
         for name in options.only:
-            for model in models if name in _OF_EACH_MODEL else [None]:
-                print(f"measuring {name} {model.id if model else ''} ...", file=sys.stderr)
-                if model is None:
-                    figures.extend(_OTHERS[name](given, options.quick))
-                else:
-                    figures.extend(_OF_EACH_MODEL[name](model, given, options.quick))
+            print(f"measuring {name} ...", file=sys.stderr)
+            if name in _OTHERS:
+                figures.extend(_OTHERS[name](given, options.quick))
+                continue
+            try:
+                models = [resolve(model, _MODELS_DIR) for model in _MODELS]
+            except CheckpointError as error:
+                print(f"bench-cache: {error}; the tests install it", file=sys.stderr)
+                return 2
+            for model in models:
+                figures.extend(_OF_EACH_MODEL[name](model, given, options.quick))
     if options.json:
         kept = {"machine": facts, "figures": [each.as_json() for each in figures]}
         print(json.dumps(kept, indent=2))

@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -86,6 +86,7 @@ class DiskTier:
             self._limit_bytes = 0
             logger.warning("%s; prompts are kept in memory only (%s)", self._why, folder)
         self._writer = Writer(waiting_bytes)
+        self._part_bytes = max(1, waiting_bytes // 4)
 
     def find(self, scope: str, ids: "array[int]", limit: int) -> Found:
         """What there is of the first `limit` of `ids`."""
@@ -125,8 +126,10 @@ class DiskTier:
         root, *names = prefix_names(self._identity, scope, ids, [0, *(e.tokens for e in ends)])
         for end, name in zip(ends, names, strict=True):
             with self._lock:
-                header = self._header_for(end, name, root, ids)
-            if header is not None:
+                whole = self._header_for(end, name, root, ids)
+            if whole is None:
+                continue
+            for header in self._parts(whole, scope, ids, piece(whole.start, whole.end).nbytes):
                 made = piece(header.start, header.end)
                 if made.nbytes > self._limit_bytes or not self._writer.has_room(made.nbytes):
                     self._skipped += 1
@@ -209,22 +212,33 @@ class DiskTier:
             if not lacks_point and end.ttl_seconds in (0, there.ttl_seconds):
                 return None
             return replace(there, ttl_seconds=end.ttl_seconds, has_point=end.has_point)
-        found = self._index.find(
-            root, ids, end.tokens, NEVER, sliceable=self.sliceable, coming=True
-        )
-        if found.tokens == end.tokens and not end.ttl_seconds:
+        found = self._index.find(root, ids, end.tokens, NEVER, sliceable=True, coming=True)
+        if found.tokens == end.tokens and self.sliceable and not end.ttl_seconds:
             return None
         known = min(found.tokens, end.tokens - 1)
         whole = [entry.header for entry in found.chain if entry.header.end <= known]
         parent, start = (whole[-1].name, whole[-1].end) if whole else (root, 0)
         return Header(name, parent, start, end.tokens, end.ttl_seconds, end.has_point)
 
+    def _parts(self, whole: Header, scope: str, ids: "array[int]", nbytes: int) -> Iterator[Header]:
+        """The piece in parts, if it is too large for what may wait: when a disk does not follow,
+        a part of the prompt is kept, and the next run goes on from there."""
+        count = max(1, -(-nbytes // self._part_bytes))
+        step = -(-(whole.end - whole.start) // count)
+        cuts = [*range(whole.start + step, whole.end, step), whole.end]
+        names = list(prefix_names(self._identity, scope, ids, cuts))
+        starts, parents = [whole.start, *cuts], [whole.parent, *names]
+        for name, parent, start, end in zip(names[:-1], parents, starts, cuts, strict=False):
+            yield Header(name, parent, start, end, ttl_seconds=0, has_point=False)
+        yield replace(whole, parent=parents[-2], start=starts[-2])
+
     def _offer(self, header: Header, ids: "array[int]", piece: Piece, expires: float) -> None:
         """Have it written."""
-        begun = expires - header.ttl_seconds if header.ttl_seconds else self._clock()
+        promised = header.ttl_seconds > 0
+        begun = expires - header.ttl_seconds if promised else self._clock()
         copied = PieceFile(header, ids, piece.copy(), piece.meta)
         file = self._folder / self._identity / f"{header.name}.safetensors"
-        entry = Entry(file, header, ids, 0, expires)
+        entry = Entry(file, header, ids, 0, expires if promised else NEVER)
         with self._lock:
             if self._index.get(header.name) is None:
                 self._index.add(entry)  # so that others can hang below it

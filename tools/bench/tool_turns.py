@@ -94,7 +94,8 @@ def _converse(service: Running, turns: int, has_tools: bool) -> Iterator[dict[st
             **tools,
         }
         answer = client.post("/v1/messages", json.dumps(asked).encode())
-        yield client.get("/v1/runs?limit=1")["data"][0]
+        latest = client.get("/v1/runs?limit=1")["data"][0]
+        yield client.get(f"/v1/runs/{latest['id']}")
         content = answer["content"] or [{"type": "text", "text": "-"}]
         calls = [block["id"] for block in content if block["type"] == "tool_use"]
         said = words(_WORDS, 2 + turn)

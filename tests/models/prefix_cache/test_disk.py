@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from models.prefix_cache.disk import DiskTier, End
 from models.prefix_cache.disk_file import read_piece
 from tests.models.prefix_cache.disk_states import files, keep, piece, served, tier
+from tests.support.lives import until
 
 IDS = [(7 * i) % 1000 for i in range(200)]
 
@@ -229,13 +230,29 @@ def test_what_can_never_fit_is_not_written(tmp_path: Path) -> None:
     assert (disk.facts()["skipped"], files(tmp_path)) == (1, [])
 
 
-def test_what_waits_for_the_disk_is_bounded(tmp_path: Path) -> None:
-    disk = tier(tmp_path, waiting_bytes=1_000)
-    keep(disk, IDS, [100, 200])
+@pytest.mark.parametrize("sliceable", [True, False])
+def test_what_is_too_much_for_a_slow_disk_is_kept_bit_by_bit(
+    tmp_path: Path, sliceable: bool
+) -> None:
+    disk = tier(tmp_path, waiting_bytes=1_000, sliceable=sliceable)
+    for _ in range(10):
+        keep(disk, IDS, [], 300, points=True)
+        until(lambda: disk.facts()["files"] > 0)
     disk.close()
-    assert served(disk, IDS) in (100, 200)  # the second may have had to wait too long
-    assert disk.facts()["written"] + disk.facts()["skipped"] == 2
-    keep(disk := tier(tmp_path / "other", waiting_bytes=1_000), IDS)
+
+    assert served(disk, IDS) == 200
+    assert promised(disk, IDS).keys() == {200}
+    facts = disk.facts()
+    assert facts["files"] == facts["written"] > 1
+
+
+def test_what_waits_for_the_disk_is_bounded(tmp_path: Path) -> None:
+    disk = tier(tmp_path, waiting_bytes=100)
+    keep(disk, [1])
+    disk.close()
+    assert disk.facts()["written"] == 1
+    disk = tier(tmp_path / "other", waiting_bytes=9)
+    keep(disk, [1])
     disk.close()
 
     assert (disk.facts()["written"], disk.facts()["skipped"]) == (0, 1)
