@@ -113,7 +113,7 @@ def test_the_model_sees_whole_characters(
         rb'"metadata": {"user_id": "\ud83d", "\ud83d": 1}',
         rb'"stop_sequences": ["\ud83d", "x\ude00"]',
         rb'"x\ud83d\u0000\r\n": {"\ud83d": "\ud83d"}',
-        rb'"diagnostics": ["\ud83d"]',
+        rb'"diagnostics": {"previous_message_id": "\ud83d"}',
     ],
 )
 @pytest.mark.parametrize("streaming", [b"true", b"false"])
