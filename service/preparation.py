@@ -90,6 +90,7 @@ class Preparation:
             prompt=prompt.ids,
             guide=prompt.guide,
             boundaries=prompt.boundaries,
+            answer_from=prompt.plan.answer_from,
         )
 
     def recorded(
@@ -143,6 +144,7 @@ class Preparation:
             prompt=array("I", recorded["ids"]),
             guide=recorded.get("guide"),
             boundaries=tuple(Boundary(*each) for each in recorded.get("boundaries", ())),
+            answer_from=recorded.get("answer_from"),
         )
 
     def answer(self, run: Run, plan: AnswerPlan, message_id: str) -> Answer:
