@@ -15,6 +15,7 @@ from tests.support.tiny_gemma import write_tiny_gemma3, write_tiny_gemma4
 from tests.support.tiny_glimmer import write_tiny_glimmer
 from tests.support.tiny_hybrid import write_tiny_hybrid
 from tests.support.tiny_qwen import write_tiny_qwen
+from tests.support.wide_context import with_context
 from tools.bench.client import Client
 from tools.bench.figure import Bar, Figure
 from tools.bench.prompts import words
@@ -22,7 +23,7 @@ from tools.bench.services import Places, real
 
 _TURNS = 10
 _WORDS = 40  # of a result, and of the system text
-_ANSWER_TOKENS = 160
+_ANSWER_TOKENS = 400  # of a tokenizer without words, a call takes many
 _TOOL = {
     "name": "look",
     "description": "Shows a part of the file.",
@@ -33,6 +34,7 @@ _TOOL = {
         "additionalProperties": False,
     },
 }
+_ONE_CALL = {"type": "any", "disable_parallel_tool_use": True}
 # Every family whose weights are not at hand, with random ones.
 _RANDOM: dict[str, Callable[[Path], Path]] = {
     "qwen3": partial(write_tiny_qwen, generation="qwen3"),
@@ -52,7 +54,7 @@ def random_tool_turns(places: Places, quick: bool) -> Iterator[Figure]:
     """The same with models of random weights, of every other architecture."""
     for name, write in list(_RANDOM.items())[-1:] if quick else _RANDOM.items():
         with tempfile.TemporaryDirectory(dir=places.disk) as folder:
-            model = write(Path(folder) / "tiny")
+            model = with_context(write(Path(folder) / "tiny"), 1 << 14)
             if write is not write_tiny_hybrid:  # has its weights already
                 write_random_weights(model)
             yield _turns(inspect(model), f"{name}, random", places, quick)
@@ -73,7 +75,7 @@ def _turns(checkpoint: Checkpoint, name: str, places: Places, quick: bool) -> Fi
         100 * (prefilled / new - 1),
         "%",
         f"prefilled {prefilled} tokens, of which {new} were neither in the prompt before nor its "
-        f"answer{'' if has_tools else '; the family has no tools: plain turns'}",
+        f"answer{'' if has_tools else '; without tools, which the family has not'}",
         Bar("<=", 3),
     )
 
@@ -82,16 +84,19 @@ def _converse(service: Running, turns: int, has_tools: bool) -> Iterator[dict[st
     """The runs, one for each turn."""
     client = Client(service.url)
     messages: list[dict[str, Any]] = [{"role": "user", "content": words(_WORDS, 0)}]
-    tools = {"tools": [_TOOL], "tool_choice": {"type": "any"}} if has_tools else {}
+    asks: dict[str, Any] = {"tools": [_TOOL], "tool_choice": _ONE_CALL}
+    if not has_tools:
+        form = {"type": "json_schema", "schema": _TOOL["input_schema"]}
+        asks = {"output_config": {"format": form}}
     for turn in range(turns):
         asked = {
             "model": "claude-bench",
-            "max_tokens": _ANSWER_TOKENS if has_tools else 16,
+            "max_tokens": _ANSWER_TOKENS,
             "temperature": 0,
             "system": words(_WORDS, 1),
             "messages": messages,
             "cache_control": {"type": "ephemeral"},
-            **tools,
+            **asks,
         }
         answer = client.post("/v1/messages", json.dumps(asked).encode())
         latest = client.get("/v1/runs?limit=1")["data"][0]
