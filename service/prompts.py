@@ -16,7 +16,9 @@ from service.memory import give_back_freed_memory
 from service.prompt_digests import PromptDigests
 from service.requests.answer_plan import AnswerPlan
 from service.requests.context import too_long
+from service.requests.context_editing import edited
 from service.requests.prepare import Prepared
+from service.wire.context_edits import ClearToolUses
 from storage.json_text import to_json
 
 # Beyond this nothing is tokenised: it takes up to 500 bytes a character while it lasts, and no
@@ -32,14 +34,15 @@ _AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Token ids, how the engine is to guide the answer (`GuideSpec` as JSON), and where the prompt
-    is to be kept, in ascending order."""
+    """Token ids, how the engine is to guide the answer (`GuideSpec` as JSON), where the prompt is
+    to be kept, in ascending order, and how many tokens it had before it was edited."""
 
     ids: "array[int]"
     plan: AnswerPlan
     digests: PromptDigests
     guide: dict[str, Any] | None = None
     boundaries: tuple[Boundary, ...] = ()
+    original_tokens: int = 0
 
 
 class Prompts:
@@ -60,8 +63,10 @@ class Prompts:
     def _prepare(self, prepared: Prepared) -> Prompt:
         form, length = prepared.conversation.form, _characters(prepared.conversation)
         try:
-            rendered = self._rendered(prepared.conversation, length)
-            kept = self._boundaries(prepared.conversation, rendered)
+            self._check_length(prepared, length)
+            edits = edited(prepared.conversation, prepared.edits or (), self._family.render)
+            rendered = edits.rendered
+            kept = self._boundaries(edits.conversation, rendered)
         except NotRendered as error:
             raise ApiError.invalid(f"messages: {error}") from error
         finally:
@@ -69,7 +74,12 @@ class Prompts:
                 give_back_freed_memory()
         guide = self._guides.of(form, rendered.opens, prepared.tool_paths)
         plan = AnswerPlan(
-            guide.form, rendered.opens, prepared.display, guide.unguided, rendered.answer_from
+            guide.form,
+            rendered.opens,
+            prepared.display,
+            guide.unguided,
+            rendered.answer_from,
+            edits=None if prepared.edits is None else edits.applied,
         )
         return Prompt(
             rendered.ids,
@@ -77,6 +87,7 @@ class Prompts:
             PromptDigests.of(prepared.conversation),
             guide.spec.as_json() if guide.spec else None,
             kept,
+            edits.original_tokens,
         )
 
     def _boundaries(
@@ -87,9 +98,13 @@ class Prompts:
             return ()
         return boundaries(self._family, conversation, rendered)
 
-    def _rendered(self, conversation: Conversation, length: int) -> PreparedPrompt:
+    def _check_length(self, prepared: Prepared, length: int) -> None:
+        conversation = prepared.conversation
+        if any(isinstance(each, ClearToolUses) for each in prepared.edits or ()):
+            # What is cleared has to be counted first, but is encoded in portions.
+            length = max(map(_characters_of, conversation.turns))
         if length <= self._most:
-            return self._family.render(conversation)
+            return
         counted = len(self._family.render(_beginning(conversation, self._most)).ids)
         if counted > self._context_tokens:
             raise ApiError.invalid(
@@ -101,7 +116,11 @@ class Prompts:
 
 def _characters(conversation: Conversation) -> int:
     tools = sum(len(_json(each.schema)) for each in conversation.form.tools)
-    return tools + sum(len(_written(each)) for turn in conversation.turns for each in turn.blocks)
+    return tools + sum(map(_characters_of, conversation.turns))
+
+
+def _characters_of(turn: Turn) -> int:
+    return sum(len(_written(each)) for each in turn.blocks)
 
 
 def _beginning(conversation: Conversation, characters: int) -> Conversation:

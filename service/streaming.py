@@ -46,7 +46,10 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
                     yield events.encode(event)
                 yield events.encode(
                     events.message_delta(
-                        answered.stop_reason, answered.stop_sequence, _usage(prompt, answered)
+                        answered.stop_reason,
+                        answered.stop_sequence,
+                        _usage(prompt, answered),
+                        reading.edits,
                     )
                 )
                 yield events.encode(events.message_stop())
@@ -78,6 +81,7 @@ async def whole(reading: Reading) -> Message:
                     stop_sequence=answered.stop_sequence,
                     usage=_usage(prompt, answered),
                     cache_miss=reading.cache_miss,
+                    edits=reading.edits,
                 )
             case Broken(error):
                 raise error

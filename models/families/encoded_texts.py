@@ -2,12 +2,14 @@
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 
 from tokenizers import Tokenizer
 
 _KEPT_CHARACTERS = 16_000_000  # with their ids, some 32 to 64 MB
+# While they are encoded texts take up to 500 bytes a character.
+_ENCODED_AT_ONCE_CHARACTERS = 1_000_000
 
 
 class EncodedTexts:
@@ -20,20 +22,23 @@ class EncodedTexts:
         self._characters = 0
 
     def of(self, texts: Sequence[str]) -> "list[array[int]]":
-        found = dict(self._found(texts))
-        new = [each for each in dict.fromkeys(texts) if each not in found]
-        # A batch, since only that releases the interpreter lock while it encodes.
-        encoded = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
-        found.update((text, array("I", each.ids)) for text, each in zip(new, encoded, strict=True))
-        self._keep({each: found[each] for each in new})
+        found = self._found(dict.fromkeys(texts))
+        for portion in _portions([each for each in dict.fromkeys(texts) if each not in found]):
+            # A batch, since only that releases the interpreter lock while it encodes.
+            encoded = self._tokenizer.encode_batch_fast(portion, add_special_tokens=False)
+            new = {text: array("I", each.ids) for text, each in zip(portion, encoded, strict=True)}
+            self._keep(new)
+            found |= new
         return [found[each] for each in texts]
 
-    def _found(self, texts: Sequence[str]) -> "list[tuple[str, array[int]]]":
+    def _found(self, texts: Iterable[str]) -> "dict[str, array[int]]":
+        found: dict[str, array[int]] = {}
         with self._lock:
-            kept = [each for each in texts if each in self._kept]
-            for each in kept:
-                self._kept.move_to_end(each)
-            return [(each, self._kept[each]) for each in kept]
+            for each in texts:
+                if (ids := self._kept.get(each)) is not None:
+                    found[each] = ids
+                    self._kept.move_to_end(each)
+        return found
 
     def _keep(self, encoded: "dict[str, array[int]]") -> None:
         with self._lock:
@@ -44,3 +49,16 @@ class EncodedTexts:
             while self._characters > _KEPT_CHARACTERS:
                 text, _ = self._kept.popitem(last=False)
                 self._characters -= len(text)
+
+
+def _portions(texts: Iterable[str]) -> Iterator[list[str]]:
+    portion: list[str] = []
+    characters = 0
+    for each in texts:
+        if portion and characters + len(each) > _ENCODED_AT_ONCE_CHARACTERS:
+            yield portion
+            portion, characters = [], 0
+        portion.append(each)
+        characters += len(each)
+    if portion:
+        yield portion

@@ -68,17 +68,19 @@ class PromptTokens:
         Neighbouring texts are encoded as one.
         """
         texts, markers = [""], [array("I")]  # those that follow each text
+        after = markers[0]
         for each in pieces:
-            match each:
-                case int():
-                    markers[-1].append(each)
-                case tuple():
-                    markers[-1].extend(each)
-                case _ if markers[-1]:
+            if isinstance(each, str):
+                if after:
                     texts.append(each)
-                    markers.append(array("I"))
-                case _:
+                    after = array("I")
+                    markers.append(after)
+                else:
                     texts[-1] += each
+            elif isinstance(each, int):
+                after.append(each)
+            else:
+                after.extend(each)
         ids = array("I")
         for text, after in zip(self._encoded.of(texts), markers, strict=True):
             ids.extend(text)

@@ -108,8 +108,7 @@ class QwenTurns:
 
     def _call(self, call: ToolCall) -> str:
         if self._dialect.calls == "json":
-            name = json.dumps(call.name, ensure_ascii=False)
-            return f'\n{{"name": {name}, "arguments": {_json(call.arguments)}}}\n'
+            return f'\n{{"name": {_json(call.name)}, "arguments": {_json(call.arguments)}}}\n'
         values = "".join(
             f"<parameter={name}>\n{self._value(value)}\n</parameter>\n"
             for name, value in call.arguments.items()
@@ -124,8 +123,8 @@ class QwenTurns:
         return _json(value)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+# Kept, since making one takes longer than most calls.
+_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def _in_order(turns: Sequence[Turn]) -> Iterator[Turn]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from models.conversation import AnswerForm, ThinkingMode, Tool, ToolChoice
+from service.wire.responses import AppliedEdit
 
 Display = Literal["summarized", "omitted"]
 
@@ -15,7 +16,8 @@ class AnswerPlan:
     in its signature. `unguided` are the paths of tools that no grammar could be made of.
 
     The turn of the answer begins at `answer_from` in its prompt, where the family says so, and
-    `asked` is the digest of the conversation before it, in hex.
+    `asked` is the digest of the conversation before it, in hex. `edits` are those of the prompt, of
+    which the answer tells where the request asked for any.
     """
 
     form: AnswerForm
@@ -24,6 +26,7 @@ class AnswerPlan:
     unguided: tuple[str, ...] = ()
     answer_from: int | None = None
     asked: str = ""
+    edits: tuple[AppliedEdit, ...] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What `prompt.json` keeps of it, beside the stop sequences."""
@@ -56,6 +59,7 @@ class AnswerPlan:
             "unguided": self.unguided,
             "answer_from": self.answer_from,
             "asked": self.asked,
+            "edits": None if self.edits is None else [each.as_json() for each in self.edits],
         }
 
     @classmethod
@@ -65,7 +69,7 @@ class AnswerPlan:
         Raises LookupError or TypeError for what has not the shape of one.
         """
         stops = tuple(recorded["stop_sequences"])
-        form = recorded.get("form")
+        form, edits = recorded.get("form"), recorded.get("edits")
         if form is None:
             return cls(AnswerForm(stop_sequences=stops))
         return cls(
@@ -82,4 +86,5 @@ class AnswerPlan:
             tuple(recorded["unguided"]),
             recorded.get("answer_from"),
             recorded.get("asked", ""),
+            None if edits is None else tuple(AppliedEdit.recalled(each) for each in edits),
         )

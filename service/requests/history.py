@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from models.conversation import Block, Mark, Role, Text, Thinking, ToolCall, ToolResult, Turn
 from service.errors import ApiError
-from service.requests.marked_text import joined
+from service.requests.marked_text import joined, merged
 from service.requests.readable import Readable, block_text, text_of
 from service.requests.served import Served
 from service.requests.volatile_lines import without_volatile_lines
@@ -82,7 +82,7 @@ class History:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        return tuple(Turn(role, tuple(_merged(blocks))) for role, blocks in self._turns)
+        return tuple(Turn(role, tuple(merged(blocks))) for role, blocks in self._turns)
 
     def _system(self, message: SystemMessage, path: str) -> None:
         if message.clear_at == "next_user_message":
@@ -211,7 +211,7 @@ class History:
         self._check_answered()
         if not self._turns or self._turns[-1][0] != "assistant":
             return
-        said = list(_merged(self._turns[-1][1]))
+        said = list(merged(self._turns[-1][1]))
         if not said:
             self._turns.pop()  # there is nothing that the answer could go on with
         elif not isinstance(said[-1], Text):
@@ -238,22 +238,6 @@ class History:
 
 def _blocks(content: str | Sequence[B]) -> Sequence[TextBlock | B]:
     return [TextBlock.of(content)] if isinstance(content, str) else content
-
-
-def _merged(blocks: Sequence[Block]) -> Iterator[Block]:
-    """Neighbouring texts become one, those that are empty none."""
-    texts: list[Text] = []
-    for block in blocks:
-        if isinstance(block, Text):
-            if block.text:
-                texts.append(block)
-            continue
-        if texts:
-            yield joined(texts)
-            texts = []
-        yield block
-    if texts:
-        yield joined(texts)
 
 
 def _found_by_search(block: ServerToolResultBlock) -> Iterator[str]:

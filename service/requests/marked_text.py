@@ -1,8 +1,8 @@
 """Texts with the marks of the prompt cache in them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from models.conversation import Mark, Text
+from models.conversation import Block, Mark, Text
 
 # Between text blocks of one turn, and between neighbouring turns of one role.
 PARAGRAPH = "\n\n"
@@ -24,3 +24,19 @@ def ended(text: Text, kept_seconds: int | None) -> Text:
     if kept_seconds is None or not text.text:
         return text
     return Text(text.text, (*text.marks, Mark(len(text.text), kept_seconds)))
+
+
+def merged(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Neighbouring texts become one, those that are empty none."""
+    texts: list[Text] = []
+    for block in blocks:
+        if isinstance(block, Text):
+            if block.text:
+                texts.append(block)
+            continue
+        if texts:
+            yield joined(texts)
+            texts = []
+        yield block
+    if texts:
+        yield joined(texts)

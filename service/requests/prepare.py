@@ -9,14 +9,15 @@ from models.conversation import Conversation
 from service.errors import ApiError
 from service.requests.answer_plan import Display
 from service.requests.cache_markers import markers_of
+from service.requests.context_editing import Edit
 from service.requests.forms import display_of, effort_of, form_of
 from service.requests.history import History
 from service.requests.refusals import refuse_unsupported
 from service.requests.served import Served
 from service.requests.tools import offered
+from service.wire.context_edits import Compact
 from service.wire.requests import (
     BaseRequest,
-    ContextManagement,
     CountTokensRequest,
     Message,
     MessagesRequest,
@@ -35,13 +36,15 @@ class Prepared:
     """A conversation, and the names of what in the request had no effect on it.
 
     The names, 20 at most, are safe to put into a header. `tool_paths` says where in the request
-    the tools are.
+    the tools are. `edits` are to be made before the conversation is rendered; None where the
+    request says nothing of any.
     """
 
     conversation: Conversation
     ignored: tuple[str, ...]
     display: Display = "summarized"
     tool_paths: Mapping[str, str] = field(default_factory=dict[str, str])
+    edits: tuple[Edit, ...] | None = None
 
 
 def conversation_of(request: BaseRequest, served: Served) -> Prepared:
@@ -66,6 +69,7 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
         tuple(islice(_ignored(request, history, served), _MAX_IGNORED)),
         display_of(request),
         tools.paths,
+        _edits_of(request),
     )
 
 
@@ -79,8 +83,6 @@ def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator
         yield "speed"
     if request.compaction is not None:
         yield "compaction"
-    if not _keeps_all(request.context_management):
-        yield "context_management"
     if any(_asks_in_vain(each, served) for each in request.messages):
         yield "messages.output_config"
     yield from (f"messages.{each}" for each in history.dropped)
@@ -92,12 +94,11 @@ def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator
             yield re.sub(r"[^A-Za-z0-9_.-]", "?", name[:64])
 
 
-def _keeps_all(management: ContextManagement | None) -> bool:
-    edits = (management.edits if management else None) or ()
-    return all(
-        each.type == "clear_thinking_20251015" and each.keep in (None, "all", {"type": "all"})
-        for each in edits
-    )
+def _edits_of(request: BaseRequest) -> tuple[Edit, ...] | None:
+    management = request.context_management
+    if management is None:
+        return None
+    return tuple(each for each in management.edits or () if not isinstance(each, Compact))
 
 
 def _asks_in_vain(message: Message, served: Served) -> bool:

@@ -38,3 +38,8 @@ def _refuse_context_edits(request: BaseRequest) -> None:
                 f"context_management.edits.{index}.type: '{edit.type}' is not supported yet;"
                 " compact the history in the client"
             )
+        if index and edit.type == "clear_thinking_20251015":
+            raise ApiError.invalid(
+                f"context_management.edits.{index}.type: '{edit.type}' must be the first of the"
+                " edits; put it before the others"
+            )

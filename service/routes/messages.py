@@ -59,7 +59,7 @@ class MessagesRoutes:
     async def count(self) -> Response:
         _, _, prepared = await self._read(await self._body(), CountTokensRequest)
         prompt = await self._core.preparation.prompt(prepared, g.api_key or "")
-        response = jsonify({"input_tokens": len(prompt.ids)})
+        response = jsonify(_count(prompt))
         response.headers.update(_notes(prepared, prompt))
         return response
 
@@ -80,6 +80,13 @@ class MessagesRoutes:
 
         # A body may have 32 MiB: reading it would hold up every stream.
         return await to_thread.run_sync(read, limiter=self._reading)
+
+
+def _count(prompt: Prompt) -> dict[str, Any]:
+    count: dict[str, Any] = {"input_tokens": len(prompt.ids)}
+    if prompt.plan.edits is not None:
+        count["context_management"] = {"original_input_tokens": prompt.original_tokens}
+    return count
 
 
 def _notes(prepared: Prepared, prompt: Prompt) -> dict[str, str]:

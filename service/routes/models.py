@@ -75,9 +75,9 @@ def _capabilities(can: Capabilities, *, grammar: bool) -> dict[str, Any]:
             },
         },
         "context_management": {
-            "supported": False,
-            "clear_tool_uses_20250919": no,
-            "clear_thinking_20251015": no,
+            "supported": True,
+            "clear_tool_uses_20250919": _supported(True),
+            "clear_thinking_20251015": _supported(True),
             "compact_20260112": no,
         },
         "server_tools": {"supported": False, "web_search": no, "code_execution": no},

@@ -145,6 +145,7 @@ def _message(live: LiveJob, outcome: Outcome) -> Message:
         stop_sequence=answered.stop_sequence if answered else None,
         usage=Usage(live.prompt_usage, len(live.answer.ids), live.answer.thinking_tokens),
         cache_miss=live.cache_miss,
+        edits=live.answer.plan.edits,
     )
 
 

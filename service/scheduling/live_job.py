@@ -1,5 +1,6 @@
 """The part of a job that lives in this process only."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -9,7 +10,7 @@ from service.errors import ApiError
 from service.scheduling.answer import Answer
 from service.scheduling.journal import Journal
 from service.scheduling.relay import Relay
-from service.wire.responses import CacheMiss, PromptUsage
+from service.wire.responses import AppliedEdit, CacheMiss, PromptUsage
 from storage.jobs import JobState
 
 
@@ -38,6 +39,7 @@ class Reading:
     model: str
     relay: Relay
     cache_miss: CacheMiss | None = None
+    edits: Sequence[AppliedEdit] | None = None
 
 
 @dataclass(slots=True)
@@ -104,7 +106,14 @@ class LiveJob:
 
     @property
     def reading(self) -> Reading:
-        return Reading(self.id, self.message_id, self.model, self.relay, self.cache_miss)
+        return Reading(
+            self.id,
+            self.message_id,
+            self.model,
+            self.relay,
+            self.cache_miss,
+            self.answer.plan.edits,
+        )
 
     @property
     def rest(self) -> Run:

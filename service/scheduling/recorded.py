@@ -6,7 +6,7 @@ from typing import Any
 from service.errors import ApiError
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Relay
-from service.wire.responses import CacheMiss, Message, PromptUsage, Usage
+from service.wire.responses import AppliedEdit, CacheMiss, Message, PromptUsage, Usage
 from storage.answer_pieces import content_of, pieces_in, pieces_of
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
@@ -60,7 +60,7 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
     )
     diagnostics: dict[str, Any] = message.get("diagnostics") or {"cache_miss_reason": None}
     miss = CacheMiss.recalled(diagnostics["cache_miss_reason"])
-    return Reading(job.id, job.message_id, job.model, relay, miss)
+    return Reading(job.id, job.message_id, job.model, relay, miss, _edits(message))
 
 
 def has_content(response: dict[str, Any]) -> bool:
@@ -121,6 +121,12 @@ def close_unfinished(
         response["message"]["content"] = [{"type": "text", "text": {"chars": characters}}]
     record.close(response=response, telemetry=None)
     return response
+
+
+def _edits(message: dict[str, Any]) -> list[AppliedEdit] | None:
+    if "context_management" not in message:
+        return None
+    return [AppliedEdit.recalled(each) for each in message["context_management"]["applied_edits"]]
 
 
 def _prompt_usage(usage: dict[str, Any]) -> PromptUsage:

@@ -3,10 +3,19 @@
 Order: message_start, then for each block start, deltas, stop, then message_delta and message_stop.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from service.errors import ApiError
-from service.wire.responses import Block, CacheMiss, Message, StopReason, Usage
+from service.wire.responses import (
+    AppliedEdit,
+    Block,
+    CacheMiss,
+    Message,
+    StopReason,
+    Usage,
+    context_management,
+)
 from storage.json_text import to_json
 
 Event = dict[str, Any]
@@ -31,7 +40,12 @@ def content_block_stop(index: int) -> Event:
     return {"type": "content_block_stop", "index": index}
 
 
-def message_delta(stop_reason: StopReason, stop_sequence: str | None, usage: Usage) -> Event:
+def message_delta(
+    stop_reason: StopReason,
+    stop_sequence: str | None,
+    usage: Usage,
+    edits: Sequence[AppliedEdit] | None = None,
+) -> Event:
     """How the answer ended. Clients overwrite all three stop fields, so all are always there."""
     return {
         "type": "message_delta",
@@ -41,6 +55,7 @@ def message_delta(stop_reason: StopReason, stop_sequence: str | None, usage: Usa
             "stop_details": None,
         },
         "usage": usage.totals_as_json(),
+        **context_management(edits),
     }
 
 

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from service.wire.blocks import AssistantBlock, SystemBlock, TextBlock, UserBlock
+from service.wire.context_edits import ContextManagement
 from service.wire.shape import CacheControl, FirstFault, OneOf, Shape, StringOrList
 from service.wire.tools import Tool, ToolChoice
 
@@ -46,15 +47,6 @@ class OutputConfig(Shape):
 
 class Metadata(Shape):
     user_id: str | None = None
-
-
-class ContextEdit(Shape):
-    type: Literal["clear_tool_uses_20250919", "clear_thinking_20251015", "compact_20260112"]
-    keep: Any = None
-
-
-class ContextManagement(Shape):
-    edits: Annotated[list[ContextEdit], FirstFault()] | None = None
 
 
 class Diagnostics(Shape):

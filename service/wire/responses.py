@@ -23,6 +23,11 @@ MissKind = Literal[
     "previous_message_not_found",
     "unavailable",
 ]
+EditKind = Literal["clear_tool_uses_20250919", "clear_thinking_20251015"]
+_CLEARED: dict[EditKind, str] = {
+    "clear_tool_uses_20250919": "cleared_tool_uses",
+    "clear_thinking_20251015": "cleared_thinking_turns",
+}
 _HOUR_SECONDS = 3600
 
 
@@ -105,10 +110,40 @@ class CacheMiss:
 
 
 @dataclass(frozen=True, slots=True)
+class AppliedEdit:
+    """What an edit of a request's context cleared: so many uses of tools or turns with thinking,
+    and so many tokens of the prompt."""
+
+    kind: EditKind
+    cleared: int
+    cleared_input_tokens: int
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "type": self.kind,
+            _CLEARED[self.kind]: self.cleared,
+            "cleared_input_tokens": self.cleared_input_tokens,
+        }
+
+    @classmethod
+    def recalled(cls, json: dict[str, Any]) -> Self:
+        """Raises LookupError for what is none."""
+        kind: EditKind = json["type"]
+        return cls(kind, json[_CLEARED[kind]], json["cleared_input_tokens"])
+
+
+def context_management(edits: Sequence[AppliedEdit] | None) -> dict[str, Any]:
+    """The field that tells of edits, where the request asked for any."""
+    if edits is None:
+        return {}
+    return {"context_management": {"applied_edits": [each.as_json() for each in edits]}}
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
     """An answer, its blocks as JSON. `stop_reason` is None in `message_start`, before anything is
     written, and in the records of answers that were cut short. Without a `cache_miss` none was
-    found, or asked for."""
+    found, or asked for; without `edits` none were asked for."""
 
     id: str
     model: str
@@ -117,6 +152,7 @@ class Message:
     stop_sequence: str | None
     usage: Usage
     cache_miss: CacheMiss | None = None
+    edits: Sequence[AppliedEdit] | None = None
 
     def as_json(self) -> dict[str, Any]:
         miss = self.cache_miss
@@ -131,4 +167,5 @@ class Message:
             "stop_details": None,
             "usage": self.usage.as_json(),
             "diagnostics": {"cache_miss_reason": miss.as_json()} if miss else None,
+            **context_management(self.edits),
         }

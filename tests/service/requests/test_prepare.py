@@ -204,7 +204,6 @@ def test_compaction_is_refused_for_answers_and_ignored_for_counts() -> None:
         {"mcp_servers": []},
         {"tool_choice": {"type": "auto"}},
         {"thinking": {"type": "disabled"}},
-        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
         {"metadata": {"user_id": '{"device_id":"d0"}'}},
         {"service_tier": "auto", "inference_geo": "eu", "cache_control": None},
         {"billing_policy": {"type": "billing_policy"}, "fallback_credit_token": "x"},
@@ -234,7 +233,6 @@ def test_a_request_of_a_newer_client_is_accepted_and_what_it_loses_is_named() ->
     assert accepted.ignored == (
         "output_config.task_budget",
         "speed",
-        "context_management",
         "messages.output_config",
         "fallbacks",
     )

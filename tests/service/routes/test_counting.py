@@ -66,7 +66,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def count(client: httpx.Client, **more: Any) -> int:
     response = client.post(PATHS[0], json={**REQUEST, **more})
     assert response.status_code == 200, response.text
-    assert list(response.json()) == ["input_tokens"]
+    assert list(response.json()) == ["input_tokens", "context_management"]
     return response.json()["input_tokens"]
 
 
