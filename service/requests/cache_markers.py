@@ -10,6 +10,8 @@ from service.wire.blocks import (
     SearchResultBlock,
     ServerToolResultBlock,
     TextBlock,
+    ToolAdditionBlock,
+    ToolRemovalBlock,
     ToolResultBlock,
     ToolUseBlock,
 )
@@ -119,7 +121,7 @@ def _can_be_last(element: Shape) -> bool:
             return not deferred
         case ToolUseBlock(type=kind):
             return kind == "tool_use"
-        case ServerToolResultBlock():
+        case ServerToolResultBlock() | ToolAdditionBlock() | ToolRemovalBlock():
             return False
         case _:
             return isinstance(element, CacheableShape)

@@ -40,7 +40,8 @@ class History:
 
     Neighbours of one role become one turn, their texts paragraphs. Results stand first in their
     turn, in the order of their calls. A system turn keeps its place, but for one between calls and
-    their results, which comes after these. What is `kept` of it, by its path, is marked. All
+    their results, which comes after these; one that is to be cleared at the next user message is
+    left out once there is one. What is `kept` of it, by its path, is marked. All
     methods raise ApiError 400.
     """
 
@@ -60,9 +61,13 @@ class History:
     def of(cls, request: BaseRequest, served: Served, kept: Mapping[str, int]) -> "History":
         history = cls(served, kept)
         history._add("system", [history._told(request.system, "system")])
+        users = (n for n, each in enumerate(request.messages) if isinstance(each, UserMessage))
+        last_question = max(users, default=0)
         for index, message in enumerate(request.messages):
             path = f"messages.{index}"
             match message:
+                case SystemMessage(clear_at="next_user_message") if index < last_question:
+                    pass
                 case SystemMessage():
                     history._system(message, path)
                 case UserMessage():
@@ -85,11 +90,6 @@ class History:
         return tuple(Turn(role, tuple(merged(blocks))) for role, blocks in self._turns)
 
     def _system(self, message: SystemMessage, path: str) -> None:
-        if message.clear_at == "next_user_message":
-            raise ApiError.invalid(
-                f"{path}.clear_at: 'next_user_message' is not supported; leave the message out of"
-                " later requests instead"
-            )
         told = self._told(message.content, f"{path}.content")
         if self._open:
             self._held.append(told)
@@ -101,6 +101,7 @@ class History:
         texts = (
             self._text(block, f"{path}.{index}")
             for index, block in enumerate(_blocks(content or ""))
+            if isinstance(block, TextBlock)  # others change the tools, see tools.py
         )
         return joined(without_volatile_lines(each, leads=leads) for each in texts)
 

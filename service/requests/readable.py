@@ -15,7 +15,6 @@ from service.wire.blocks import (
     PlainTextSource,
     SearchResultBlock,
     TextBlock,
-    ToolChangeBlock,
     ToolReferenceBlock,
 )
 from storage.json_text import to_json
@@ -29,7 +28,6 @@ Readable = (
     | BrowserStateBlock
     | CompactionBlock
     | ContainerUploadBlock
-    | ToolChangeBlock
 )
 
 

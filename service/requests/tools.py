@@ -1,6 +1,6 @@
 """The tools of a request, and which of them the model is shown."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,8 +10,10 @@ from models.grammar.validation import Validator
 from service.errors import ApiError
 from service.requests.client_tools import client_tool
 from service.requests.served import Served
-from service.wire.requests import BaseRequest
-from service.wire.tools import CustomTool, NamedChoice
+from service.requests.toolbox import Toolbox
+from service.wire.blocks import ToolAdditionBlock, ToolDefinition, ToolRemovalBlock
+from service.wire.requests import BaseRequest, SystemMessage
+from service.wire.tools import ClientTool, CustomTool, NamedChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,35 +28,59 @@ class Offered:
 def offered(
     request: BaseRequest, referenced: Collection[str], served: Served, kept: Mapping[str, int]
 ) -> Offered:
-    """A tool with `defer_loading` is shown once it is `referenced`. What is `kept` of them, by its
-    path, is marked. Raises ApiError 400."""
-    if request.tools and not served.capabilities.tools:
-        raise ApiError.invalid(
-            f"tools: tool use is not supported by {served.model}; send the request without tools"
-        )
-    tools: list[Tool] = []
-    paths: dict[str, str] = {}
+    """A tool with `defer_loading` is shown once it is `referenced`, and all as the system messages
+    have changed them by the end. What is `kept` of them, by its path, is marked. Raises ApiError
+    400."""
+    toolbox = Toolbox(referenced)
+    if request.tools:
+        _check_supported("tools", served)
     for index, wire in enumerate(request.tools or ()):
         path = f"tools.{index}"
-        first = paths.setdefault(wire.name, path)
-        if first != path:
+        if first := toolbox.paths.get(wire.name):
             raise ApiError.invalid(
                 f"{path}.name: tool names must be unique, and '{wire.name}' is that of {first}"
             )
-        if wire.allowed_callers and "direct" not in wire.allowed_callers:
-            raise ApiError.invalid(
-                f"{path}.allowed_callers: code execution is not supported; allow 'direct' calls"
-            )
-        if wire.strict and not served.grammar:
-            raise ApiError.invalid(
-                f"{path}.strict: it needs the grammar, which is off here; leave it out, or start"
-                " the service with --grammar on"
-            )
-        tool = _custom(wire, path) if isinstance(wire, CustomTool) else client_tool(wire)
-        if not wire.defer_loading or wire.name in referenced:
-            tools.append(replace(tool, kept_seconds=kept.get(path)))
-    choice = _choice(request, {each.name for each in tools}, paths, served)
-    return Offered(tuple(tools), choice, paths)
+        tool = _tool(wire, path, served)
+        toolbox.define(replace(tool, kept_seconds=kept.get(path)), wire, path)
+    for path, block in _changes(request):
+        if isinstance(block.tool, ToolDefinition):
+            wire, path = block.tool.definition, f"{path}.tool.definition"
+            _check_supported(path, served)
+            toolbox.check_name(wire, path)
+            toolbox.define(_tool(wire, path, served), wire, path)
+        else:
+            toolbox.change(block, path)
+    choice = _choice(request, {each.name for each in toolbox.shown}, toolbox.paths, served)
+    return Offered(toolbox.shown, choice, toolbox.paths)
+
+
+def _check_supported(path: str, served: Served) -> None:
+    if not served.capabilities.tools:
+        raise ApiError.invalid(
+            f"{path}: tool use is not supported by {served.model}; send the request without tools"
+        )
+
+
+def _changes(request: BaseRequest) -> Iterator[tuple[str, ToolAdditionBlock | ToolRemovalBlock]]:
+    """With their paths, also of messages whose text is not shown any more."""
+    for index, message in enumerate(request.messages):
+        if isinstance(message, SystemMessage) and not isinstance(message.content, str):
+            for place, block in enumerate(message.content or ()):
+                if isinstance(block, (ToolAdditionBlock, ToolRemovalBlock)):
+                    yield f"messages.{index}.content.{place}", block
+
+
+def _tool(wire: CustomTool | ClientTool, path: str, served: Served) -> Tool:
+    if wire.allowed_callers and "direct" not in wire.allowed_callers:
+        raise ApiError.invalid(
+            f"{path}.allowed_callers: code execution is not supported; allow 'direct' calls"
+        )
+    if wire.strict and not served.grammar:
+        raise ApiError.invalid(
+            f"{path}.strict: it needs the grammar, which is off here; leave it out, or start"
+            " the service with --grammar on"
+        )
+    return _custom(wire, path) if isinstance(wire, CustomTool) else client_tool(wire)
 
 
 def _custom(tool: CustomTool, path: str) -> Tool:

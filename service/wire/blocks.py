@@ -11,6 +11,7 @@ from service.wire.shape import (
     UncacheableShape,
     names_of,
 )
+from service.wire.tools import Tool
 
 
 class TextBlock(CacheableShape):
@@ -161,9 +162,31 @@ class FallbackBlock(UncacheableShape):
     type: Literal["fallback"]
 
 
-class ToolChangeBlock(CacheableShape):
-    type: Literal["tool_addition", "tool_removal"]
-    tool: dict[str, Any]
+class ToolReference(Shape):
+    type: Literal["tool_reference"]
+    name: str
+
+
+class McpReference(Shape):
+    """To one tool of an MCP server, or to all."""
+
+    type: Literal["mcp_tool_reference", "mcp_toolset_reference"]
+    server_name: str
+
+
+class ToolDefinition(Shape):
+    type: Literal["tool_definition"]
+    definition: Tool
+
+
+class ToolAdditionBlock(CacheableShape):
+    type: Literal["tool_addition"]
+    tool: Annotated[ToolReference | McpReference | ToolDefinition, OneOf()]
+
+
+class ToolRemovalBlock(CacheableShape):
+    type: Literal["tool_removal"]
+    tool: Annotated[ToolReference | McpReference, OneOf()]
 
 
 UserBlock = Annotated[
@@ -188,7 +211,9 @@ AssistantBlock = Annotated[
     | FallbackBlock,
     OneOf(place="an assistant message"),
 ]
-SystemBlock = Annotated[TextBlock | ToolChangeBlock, OneOf(place="a system message")]
+SystemBlock = Annotated[
+    TextBlock | ToolAdditionBlock | ToolRemovalBlock, OneOf(place="a system message")
+]
 
 BLOCK_TYPES = frozenset(
     name
@@ -208,7 +233,8 @@ BLOCK_TYPES = frozenset(
         CompactionBlock,
         McpToolListingBlock,
         FallbackBlock,
-        ToolChangeBlock,
+        ToolAdditionBlock,
+        ToolRemovalBlock,
     )
     for name in names_of(shape)
 )
