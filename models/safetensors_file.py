@@ -38,10 +38,10 @@ def header_of(file: Path) -> tuple[dict[str, Any], int]:
         try:
             header = cast(dict[str, Any], orjson.loads(stream.read(header_bytes)))
             ends = [t["data_offsets"][1] for name, t in header.items() if name != "__metadata__"]
+            start = 8 + header_bytes
+            expected = start + max(ends, default=0)
         except (orjson.JSONDecodeError, LookupError, AttributeError, TypeError):
             raise BrokenFile("has no readable header") from None
-    start = 8 + header_bytes
-    expected = start + max(ends, default=0)
     if size != expected:
         raise BrokenFile(f"has {size} of {expected} bytes")
     return header, start

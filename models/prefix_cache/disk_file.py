@@ -114,11 +114,14 @@ def read_header(file: Path) -> tuple[Header, "array[int]"]:
     the rest is what was written shows when it is read."""
     described, data_start = header_of(file)
     header = _header(file, described)
-    with file.open("rb") as stream:
+    try:
         start, end = described[_IDS]["data_offsets"]
-        stream.seek(data_start + start)
-        ids = array("I", stream.read(end - start))
-    if len(ids) != header.end - header.start:
+        with file.open("rb") as stream:
+            stream.seek(data_start + start)
+            ids = array("I", stream.read(max(0, end - start)))
+    except (LookupError, TypeError, ValueError, OverflowError):
+        ids = array("I")
+    if not 0 < len(ids) == header.end - header.start:
         raise BrokenFile("has not the ids of its tokens")
     return header, ids
 

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from models.prefix_cache.disk import DiskTier
-from models.prefix_cache.disk_file import read_piece
+from models.prefix_cache.disk_file import read_header, read_piece
+from models.safetensors_file import BrokenFile
 from tests.faults.disks import disk as small_disk
 from tests.faults.disks import full, read_only
 from tests.models.prefix_cache import disk_states
@@ -66,6 +68,12 @@ def altered_in_its_header(file: Path) -> None:
     file.write_bytes(content.replace(b'"ttl_seconds":"0"', b'"ttl_seconds":"9"'))
 
 
+def altered_in_the_name_of_its_ids(file: Path) -> None:
+    content = file.read_bytes()
+    assert b'"ids":' in content
+    file.write_bytes(content.replace(b'"ids":', b'"idr":'))
+
+
 def replaced(file: Path) -> None:
     """By another prompt's, which is whole."""
     other = next(each for each in files(file.parent) if each != file)
@@ -78,7 +86,15 @@ def replaced_by_another_kind(file: Path) -> None:
 
 @pytest.mark.parametrize(
     "harm",
-    [truncated, emptied, altered, altered_in_its_header, replaced, replaced_by_another_kind],
+    [
+        truncated,
+        emptied,
+        altered,
+        altered_in_its_header,
+        altered_in_the_name_of_its_ids,
+        replaced,
+        replaced_by_another_kind,
+    ],
 )
 def test_a_file_that_is_not_what_was_written_is_dropped_and_never_served(
     stored: Path, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
@@ -96,6 +112,19 @@ def test_a_file_that_is_not_what_was_written_is_dropped_and_never_served(
     keep(disk, IDS, [100, 200, 300])
     disk.close()
     assert served(disk, IDS) == 300
+
+
+def test_no_altered_bit_of_a_header_keeps_a_folder_from_being_opened(stored: Path) -> None:
+    file = file_of(stored, 100)
+    content = file.read_bytes()
+    header_end = 8 + int.from_bytes(content[:8], "little")
+    for place in range(header_end):
+        for bit in range(8):
+            altered = bytearray(content)
+            altered[place] ^= 1 << bit
+            file.write_bytes(altered)
+            with suppress(BrokenFile, OSError):  # what is not found out now is, when it is read
+                read_header(file)
 
 
 def test_a_file_that_is_harmed_while_the_service_runs_is_dropped_too(stored: Path) -> None:
