@@ -121,6 +121,10 @@ class ResidentModel:
             self._unsettled = None
         return self._cache.facts()
 
+    def close(self) -> None:
+        """Return once all that is kept on disk is there."""
+        self._cache.close()
+
     def _guide(self, run: Run) -> Guide | None:
         """Where the run stands; None unless it is guided. Raises GuideError."""
         if run.guide is None:

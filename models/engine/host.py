@@ -40,6 +40,8 @@ logger = logging.getLogger("mererun.engine")
 
 WORKER = (sys.executable, "-m", "models.engine.worker")
 _RESTART_DELAYS_SECONDS = (0.0, 1.0, 5.0, 30.0)  # by how often it failed to get ready in a row
+# A little more than a worker takes for its last writes.
+_ENDING_SECONDS = 6.0
 
 Condition = Literal["loading", "ready", "busy", "restarting", "stopped"]
 
@@ -191,6 +193,10 @@ class EngineHost:
         death = EngineDied("the engine was stopped")
         try:
             await self._serve(link)
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await link.end()
+            raise
         except EngineDied as reason:
             death = reason
             logger.warning("%s", death)
@@ -331,6 +337,15 @@ class _Link:
     def die(self, death: EngineDied) -> None:
         if self._job is not None:
             self._job[1].send_nowait(death)
+
+    async def end(self) -> None:
+        """Let a process that has no run end by itself, which it does once all is on disk."""
+        if self._job is not None or not self.is_ready:
+            return
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+        with anyio.move_on_after(_ENDING_SECONDS):
+            await self._process.wait()
 
     def kill(self) -> None:
         if self._process.returncode is None:

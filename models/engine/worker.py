@@ -1,7 +1,8 @@
 """The engine process: one resident model, one job at a time, one thread that touches MLX.
 
 Started by the engine host with the number of an inherited socket. It ends when that socket does,
-whatever it is doing: no engine outlives its service.
+whatever it is doing: no engine outlives its service. If it has nothing to do, it first writes what
+waits for the disk, which takes a few seconds at most.
 """
 
 import os
@@ -20,6 +21,7 @@ from models.engine.protocol import (
     CacheState,
     Cancel,
     Failed,
+    Finished,
     FrameReader,
     Interruption,
     Load,
@@ -31,6 +33,7 @@ from models.engine.protocol import (
     encode,
 )
 
+_LAST_WRITES_SECONDS = 5.0
 _PROGRESS_STEPS = 100  # at most so many `Loading` messages
 
 
@@ -39,12 +42,15 @@ class Link:
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
-        self.inbox: queue.SimpleQueue[Load | Run] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Load | Run | None] = queue.SimpleQueue()  # None is the end
         self._job: str | None = None  # of the latest run
         self._interruption: Interruption | None = None
+        self._is_busy = True  # until it is ready, and while it runs a job
         threading.Thread(target=self._read, name="link", daemon=True).start()
 
     def send(self, message: Message) -> None:
+        if isinstance(message, Ready | Finished | Failed):
+            self._is_busy = False
         try:
             self._socket.sendall(encode(message))
         except OSError:
@@ -60,6 +66,9 @@ class Link:
             while data := self._socket.recv(1 << 16):
                 for message in frames.feed(data):
                     self._take(message)
+            if not self._is_busy:
+                self.inbox.put(None)
+                time.sleep(_LAST_WRITES_SECONDS)
         finally:
             # No teardown: MLX may be in the middle of a step on the other thread.
             os._exit(0)
@@ -69,7 +78,7 @@ class Link:
             case Run():
                 # The run before has ended. What this job was asked before now was meant for an
                 # earlier segment of it.
-                self._job, self._interruption = message.job, None
+                self._job, self._interruption, self._is_busy = message.job, None, True
                 self.inbox.put(message)
             case Cancel(job) if job == self._job:
                 self._interruption = "cancelled"
@@ -113,15 +122,15 @@ def main() -> None:
     }
     link.send(Ready(time.perf_counter() - started, facts))
     link.send(CacheState(model.settle()))
-    while True:
-        run = link.inbox.get()
-        assert isinstance(run, Run)
+    while isinstance(run := link.inbox.get(), Run):
         try:
             link.send(model.run(run, link.send, link.interruption))
         except Exception as error:
             traceback.print_exc()
             link.send(Failed(run.job, f"the engine failed: {_one_line(error)}"))
         link.send(CacheState(model.settle()))
+    model.close()
+    os._exit(0)  # without teardown, as ever
 
 
 def _reporter(link: Link):

@@ -69,6 +69,11 @@ class PromptCache:
         """From now on, keep on disk, too, what is computed for prompts."""
         self._disk = disk
 
+    def close(self) -> None:
+        """Return once the disk has all that it was given."""
+        if self._disk is not None:
+            self._disk.close()
+
     def clear(self) -> None:
         """Hold nothing, as if nothing had been run. What was measured is still known."""
         self._tree.clear()

@@ -60,9 +60,7 @@ def main() -> None:
     link.send(Ready(0.0, {"device": "script", "dtype": "none", "blas": None}))
     suspended_at: dict[str, int] = {}  # job → prefill steps done
     cache = None if load.cache_bytes == 0 else _Cache()
-    while True:
-        run = link.inbox.get()
-        assert isinstance(run, Run)
+    while isinstance(run := link.inbox.get(), Run):
         _Play(link, tokenizer, run, suspended_at, cache).play()
 
 
