@@ -14,6 +14,7 @@ from service.settings import default_data_dir
 from tests.support.running import REPOSITORY
 from tools.bench.batch import batch
 from tools.bench.cancelling import cancelling
+from tools.bench.editing import editing
 from tools.bench.engine_speed import engine_speed
 from tools.bench.event_loop import event_loop
 from tools.bench.figure import Figure, table
@@ -41,6 +42,7 @@ _PARTS = {
     "batch": batch,
     "grammar": grammar_cost,
     "parsing": parsing,
+    "editing": editing,
 }
 
 
