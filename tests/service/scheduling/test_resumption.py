@@ -151,10 +151,14 @@ def real(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runni
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"seed": 7}], ids=["greedy", "sampled"])
 def test_the_model_says_what_it_would_have_said(real: Running, sampling: dict[str, Any]) -> None:
-    """Interrupted by the death of the engine, and then by that of the service."""
-    request = {**body("go on", **sampling), "max_tokens": 1500}
+    """Interrupted by the death of the engine, and then by that of the service. What is asked has
+    not been computed for another test, and a random model answers it at length."""
     with real.client() as client:
-        expected = client.post("/v1/messages", json=request).raise_for_status().json()
+        for place in range(100):
+            request = {**body(f"{place} {sampling} go on", **sampling), "max_tokens": 1500}
+            expected = client.post("/v1/messages", json=request).raise_for_status().json()
+            if expected["stop_reason"] == "max_tokens":
+                break
     batch = create_batch(real, request)
     [run] = runs_of(real, batch)
     for attempt, how in enumerate(("engine", "kill"), 1):
