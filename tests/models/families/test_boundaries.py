@@ -134,7 +134,7 @@ def test_marks_make_no_difference_to_a_prompt(model: Model, name: str) -> None:
         assert model.family.render(marked) == model.family.render(bare)
 
 
-@pytest.mark.parametrize("name", HISTORIES.keys() - {"forged markers"})
+@pytest.mark.parametrize("name", sorted(HISTORIES.keys() - {"forged markers"}))
 def test_a_boundary_is_where_what_is_marked_ends(model: Model, name: str) -> None:
     for _, block, turns in each_marked(HISTORIES[name]):
         kept = model.text(model.kept(model.of(*turns)))
@@ -149,7 +149,9 @@ def test_a_boundary_is_where_what_is_marked_ends(model: Model, name: str) -> Non
                 pass
 
 
-@pytest.mark.parametrize("name", HISTORIES.keys() - {"a system turn between call and result"})
+@pytest.mark.parametrize(
+    "name", sorted(HISTORIES.keys() - {"a system turn between call and result"})
+)
 def test_what_is_kept_begins_the_prompt_of_whatever_follows_the_mark(
     model: Model, name: str
 ) -> None:
