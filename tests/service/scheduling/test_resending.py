@@ -12,8 +12,6 @@ from tests.support.messages import body, check_order
 from tests.support.running import Running, real_service
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-LONG = {**body("lorem ipsum " * 450), "stream": True, "max_tokens": 2}
-
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
@@ -38,7 +36,9 @@ def test_what_a_cancelled_run_has_computed_is_its_keys_own(
     service: Running, keys: tuple[Path, str, str], again: int
 ) -> None:
     service.headers["x-api-key"] = keys[1]
-    with Connection(service.url, LONG, **service.headers) as first:
+    # A text of its own, of which nothing is computed yet.
+    long = {**body(f"{again} " + "lorem ipsum " * 450), "stream": True, "max_tokens": 2}
+    with Connection(service.url, long, **service.headers) as first:
         first_id = first.run_id()
         until(lambda: len(recorded_events(service, service.run(first_id), "prefill")) > 1)
         engine = psutil.Process(service.engine_pid())
@@ -50,7 +50,7 @@ def test_what_a_cancelled_run_has_computed_is_its_keys_own(
     done = recorded_events(service, cancelled, "prefill")[-1]["done"]
     assert 0 < done < cancelled["input_tokens"]
     service.headers["x-api-key"] = keys[again]
-    with Connection(service.url, LONG, **service.headers) as second:
+    with Connection(service.url, long, **service.headers) as second:
         check_order(second.read_to_end())
         run = ended(service, second.run_id())
     reused = done if again == 1 else 0
