@@ -96,7 +96,7 @@ def text_of(events: Iterable[dict[str, Any]]) -> str:
 
 def message_of(events: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The message that a client makes of a stream; in order, or it is none."""
-    events = list(events)
+    events = [event for event in events if event["type"] != "ping"]
     check_order(events)
     message = events[0]["message"]
     blocks: list[dict[str, Any]] = message["content"]
