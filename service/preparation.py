@@ -5,6 +5,8 @@ from array import array
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from anyio import CapacityLimiter, to_thread
+
 from models.boundary import Boundary
 from models.catalog import Checkpoint
 from models.engine.protocol import Run
@@ -24,6 +26,10 @@ from service.wire.validation import validate
 
 Request = TypeVar("Request", bound=BaseRequest)
 T = TypeVar("T")
+
+# Reading holds the interpreter lock: more at once would be no faster, keep the event loop from its
+# turns, and take the threads that write records.
+_READ_AT_ONCE = 2
 
 
 class Preparation:
@@ -46,6 +52,7 @@ class Preparation:
         self._prompts = Prompts(family, context_tokens)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
+        self._reading = CapacityLimiter(_READ_AT_ONCE)
 
     def check_model(self, name: str) -> None:
         """Raises ApiError 404 unless `name` is the served model, or a Claude model: agents ask
@@ -55,11 +62,19 @@ class Preparation:
                 f"model: {name[:100]} is not served here; the model is {self._checkpoint.id}"
             )
 
-    def read(self, received: dict[str, Any], kind: type[Request]) -> tuple[Request, Prepared]:
-        """The request and its conversation. Raises ApiError. Slow: to be called in a thread."""
-        wire = validate(received, kind)
-        self.check_model(wire.model)
-        return wire, conversation_of(wire, self._served)
+    async def read(
+        self, received: dict[str, Any], kind: type[Request], scope: str
+    ) -> tuple[Request, Prepared]:
+        """The request and its conversation. `scope` is the id of the API key, empty for none.
+        Raises ApiError."""
+
+        def read() -> tuple[Request, Prepared]:
+            wire = validate(received, kind)
+            self.check_model(wire.model)
+            return wire, conversation_of(wire, self._served)
+
+        # A body may have 32 MiB: reading it would hold up every stream.
+        return await to_thread.run_sync(read, limiter=self._reading)
 
     async def prompt(self, prepared: Prepared, scope: str) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""

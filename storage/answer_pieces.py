@@ -31,8 +31,11 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
+    """Of a tool that the client runs, or of one that the service runs itself (`on_server`)."""
+
     id: str
     name: str
+    on_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,15 @@ class CallEnd:
     """A call that was cut short has none."""
 
 
+@dataclass(frozen=True, slots=True)
+class WholeBlock:
+    """A block that comes complete, as the Messages API has it."""
+
+    block: dict[str, Any]
+
+
 _Growing = TextPiece | ThinkingPiece | CallArguments
-Piece = _Growing | Signature | CallStart | CallEnd
+Piece = _Growing | Signature | CallStart | CallEnd | WholeBlock
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -99,10 +109,12 @@ def pieces_of(content: Iterable[dict[str, Any]]) -> Iterator[Piece]:
             case "thinking":
                 yield ThinkingPiece(block["thinking"])
                 yield Signature(block["signature"])
-            case _:
-                yield CallStart(block["id"], block["name"])
+            case "tool_use" | "server_tool_use":
+                yield CallStart(block["id"], block["name"], block["type"] == "server_tool_use")
                 yield CallArguments(to_json(block["input"]).decode())
                 yield CallEnd()
+            case _:
+                yield WholeBlock(block)
 
 
 def _by_block(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -119,7 +131,7 @@ def _by_block(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 def _begins(piece: Piece, before: Piece) -> bool:
     if isinstance(piece, TextPiece | ThinkingPiece):
         return type(piece) is not type(before)
-    return isinstance(piece, CallStart)
+    return isinstance(piece, CallStart | WholeBlock)
 
 
 def _block(pieces: Sequence[Piece]) -> dict[str, Any] | None:
@@ -130,13 +142,15 @@ def _block(pieces: Sequence[Piece]) -> dict[str, Any] | None:
     if isinstance(first, ThinkingPiece):
         signature = last.signature if isinstance(last, Signature) else ""
         return {"type": "thinking", "thinking": text, "signature": signature}
+    if isinstance(first, WholeBlock):
+        return first.block
     if not isinstance(first, CallStart):
         raise LookupError(f"no beginning of a block: {first}")
     if not isinstance(last, CallEnd):
         return None
     arguments = text or "{}"
     return {
-        "type": "tool_use",
+        "type": "server_tool_use" if first.on_server else "tool_use",
         "id": first.id,
         "name": first.name,
         "input": from_json(arguments.encode()),
@@ -151,12 +165,15 @@ def _as_json(piece: Piece) -> dict[str, Any]:
             return {"thinking": text}
         case Signature(signature):
             return {"signature": signature}
-        case CallStart(id, name):
-            return {"tool_use": {"id": id, "name": name}}
+        case CallStart(id, name, on_server):
+            kind = "server_tool_use" if on_server else "tool_use"
+            return {kind: {"id": id, "name": name}}
         case CallArguments(text):
             return {"input_json": text}
         case CallEnd():
             return {"tool_use_end": True}
+        case WholeBlock(block):
+            return {"block": block}
 
 
 def _from_json(value: dict[str, Any]) -> Piece:
@@ -169,9 +186,13 @@ def _from_json(value: dict[str, Any]) -> Piece:
             return Signature(signature)
         case {"tool_use": {"id": id, "name": name}}:
             return CallStart(id, name)
+        case {"server_tool_use": {"id": id, "name": name}}:
+            return CallStart(id, name, on_server=True)
         case {"input_json": text}:
             return CallArguments(text)
         case {"tool_use_end": True}:
             return CallEnd()
+        case {"block": block}:
+            return WholeBlock(block)
         case _:
             raise LookupError(f"no piece of an answer: {value!r}")

@@ -17,9 +17,8 @@ from service.wire.requests import BaseRequest, CountTokensRequest, MessagesReque
 
 Request = TypeVar("Request", bound=BaseRequest)
 
-# Reading holds the interpreter lock: more at once would be no faster, keep the event loop from its
-# turns, and take the threads that write records.
-_READ_AT_ONCE = 2
+# Parsing holds the interpreter lock: more at once would be no faster.
+_PARSED_AT_ONCE = 2
 # Keeps a header short, whatever a request brings.
 _MAX_UNGUIDED = 20
 
@@ -27,7 +26,7 @@ _MAX_UNGUIDED = 20
 class MessagesRoutes:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._reading = CapacityLimiter(_READ_AT_ONCE)
+        self._parsing = CapacityLimiter(_PARSED_AT_ONCE)
 
     def mount(self, app: Quart) -> None:
         app.add_url_rule("/v1/messages", view_func=self.create, methods=["POST"])
@@ -73,13 +72,12 @@ class MessagesRoutes:
         self, body: bytes, kind: type[Request]
     ) -> tuple[dict[str, Any], Request, Prepared]:
         content_type = request.headers.get("Content-Type")
-
-        def read() -> tuple[dict[str, Any], Request, Prepared]:
-            received = json_body.parse(body, content_type)
-            return received, *self._core.preparation.read(received, kind)
-
-        # A body may have 32 MiB: reading it would hold up every stream.
-        return await to_thread.run_sync(read, limiter=self._reading)
+        # A body may have 32 MiB: parsing it would hold up every stream.
+        received = await to_thread.run_sync(
+            json_body.parse, body, content_type, limiter=self._parsing
+        )
+        scope = g.api_key or ""
+        return received, *await self._core.preparation.read(received, kind, scope)
 
 
 def _count(prompt: Prompt) -> dict[str, Any]:

@@ -119,11 +119,10 @@ class Revival:
         """From the request: the first time, or where the record kept no tokens to go on from."""
         try:
             check_params(params)
-            wire, prepared = await to_thread.run_sync(
-                self._preparation.read, params, MessagesRequest
-            )
-            prompt = await self._preparation.prompt(prepared, job.api_key or "")
-            run = self._preparation.run(job.id, wire, prompt, job.api_key or "")
+            scope = job.api_key or ""
+            wire, prepared = await self._preparation.read(params, MessagesRequest, scope)
+            prompt = await self._preparation.prompt(prepared, scope)
+            run = self._preparation.run(job.id, wire, prompt, scope)
         except ApiError as error:
             plan = AnswerPlan(AnswerForm())
             run = Run(job.id, job.max_tokens, 0.0, 1.0, 0, 0, (), ids_of())

@@ -12,6 +12,7 @@ from storage.answer_pieces import (
     Signature,
     TextPiece,
     ThinkingPiece,
+    WholeBlock,
     joined,
 )
 
@@ -45,14 +46,18 @@ class BlockEvents:
                 case Signature(signature):
                     yield self._delta("signature_delta", signature=signature)
                     yield from self.end()
-                case CallStart(id, name):
-                    empty = {"type": "tool_use", "id": id, "name": name, "input": {}}
+                case CallStart(id, name, on_server):
+                    kind = "server_tool_use" if on_server else "tool_use"
+                    empty = {"type": kind, "id": id, "name": name, "input": {}}
                     yield from self._begin(CallStart, empty)
                 case CallArguments(text):
                     self._arguments += text
                     if len(self._arguments) >= _LEAST_ARGUMENTS:
                         yield from self._end_arguments()
                 case CallEnd():
+                    yield from self.end()
+                case WholeBlock(block):
+                    yield from self._begin(WholeBlock, block)
                     yield from self.end()
 
     def end(self) -> Iterator[events.Event]:

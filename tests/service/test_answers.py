@@ -49,7 +49,7 @@ class Model:
         if self.has_tools:
             request["tools"] = TOOLS
         sent = json.loads(json.dumps(request))
-        wire, prepared = self.preparation.read(sent, MessagesRequest)
+        wire, prepared = self.portal.call(self.preparation.read, sent, MessagesRequest, "key")
         return wire, self.portal.call(self.preparation.prompt, prepared, "key")
 
     def answer(self, request: MessagesRequest, prompt: Prompt, ids: Sequence[int]) -> Answer:
