@@ -153,3 +153,17 @@ answers = Table(
     Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("ids", LargeBinary, nullable=False),
 )
+
+# Files that clients upload; their bytes are in the data folder. `api_key` is empty for none.
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("api_key", Text, nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("mime_type", Text, nullable=False),
+    Column("size", Whole, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
+)
