@@ -105,6 +105,13 @@ _path = UserPath()
     "Answer requests for an effort that the model does not have, and say so in a header.",
     is_flag=True,
 )
+@option(
+    "--file-limit-mib",
+    "Take uploaded files of at most so much each.",
+    type=click.IntRange(1),
+    default=_DEFAULTS.file_limit_mib,
+    show_default=True,
+)
 @option("--ready-file", "Write {url, pid} here once ready.", type=_path)
 @option(
     "--record-content",

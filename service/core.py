@@ -21,6 +21,7 @@ from service.settings import Settings
 from service.signatures import Signer
 from storage.batches import Batches
 from storage.database import Database
+from storage.files import Files
 from storage.jobs import Job, Jobs
 from storage.owner import this_process
 from storage.resumption import resume
@@ -37,6 +38,7 @@ class Core:
     db: Database
     jobs: Jobs
     batches: Batches
+    files: Files
     engine: EngineHost
     preparation: Preparation
     signer: Signer
@@ -111,6 +113,7 @@ class Core:
             db=db,
             jobs=jobs,
             batches=batches,
+            files=Files(db, settings.data_dir),
             engine=engine,
             preparation=preparation,
             signer=signer,
