@@ -3,6 +3,7 @@
 import secrets
 from array import array
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -182,6 +183,7 @@ class Preparation:
             plan=plan,
             message_id=message_id,
             sign=sign,
+            summarise=plan.summary and partial(plan.summary.block, signer=self._served.signer),
         )
 
 

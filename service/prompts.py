@@ -80,6 +80,7 @@ class Prompts:
             guide.unguided,
             rendered.answer_from,
             edits=None if prepared.edits is None else edits.applied,
+            summary=prepared.summary,
         )
         return Prompt(
             rendered.ids,

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from models.conversation import Text
 from service.errors import ApiError
 from service.requests.marked_text import ended, joined
+from service.requests.summaries import as_told
 from service.wire.blocks import (
     BrowserStateBlock,
     CompactionBlock,
@@ -60,7 +61,7 @@ def block_text(block: Readable, path: str, model: str, kept: Mapping[str, int]) 
         case BrowserStateBlock():
             text = Text(to_json({"tabs": block.tabs, **(block.model_extra or {})}).decode())
         case CompactionBlock():
-            text = Text(block.content or "")
+            text = Text(as_told(block.content) if block.content else "")
         case _:
             raise _without_text(block.type, path, model)
     return ended(text, kept.get(path))

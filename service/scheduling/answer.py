@@ -7,7 +7,7 @@ from models.parsing import events
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
 from service.requests.answer_plan import AnswerPlan
-from service.scheduling.blocks import Blocks, Sign
+from service.scheduling.blocks import Blocks, Sign, Summarise, SummaryBlock
 from service.wire.responses import StopReason
 from storage.answer_pieces import Piece
 
@@ -24,7 +24,9 @@ class Answer:
         plan: AnswerPlan,
         message_id: str,
         sign: Sign,
+        summarise: Summarise | None = None,
     ) -> None:
+        """With `summarise` it is a summary."""
         self.ids = ids_of()
         self.pieces: list[Piece] = []
         self.stop_reason: StopReason | None = None
@@ -40,7 +42,8 @@ class Answer:
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
         self._parallel = plan.form.choice.parallel
-        self._blocks = Blocks(plan, message_id, sign)
+        self._is_summary = summarise is not None
+        self._blocks = SummaryBlock(summarise) if summarise else Blocks(plan, message_id, sign)
 
     @property
     def is_over(self) -> bool:
@@ -81,7 +84,7 @@ class Answer:
         shown = list(self._read(self._parser.end(cut=reason == "max_tokens")))
         if self.is_over:
             return shown
-        self.ended_itself = reason == "end_turn"
+        self.ended_itself = reason == "end_turn" and not self._is_summary
         return [*shown, *self._finish(reason)]
 
     def _read(self, found: Iterable[events.Event]) -> Iterator[Piece]:
@@ -110,5 +113,7 @@ class Answer:
             )
         elif self._blocks.calls and not self._blocks.in_call:
             self.stop_reason = "tool_use"
+        elif self._is_summary:  # one that was cut short still says the most important
+            self.stop_reason = "compaction"
         else:
             self.stop_reason, self.stop_sequence = reason, sequence

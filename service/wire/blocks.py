@@ -2,6 +2,8 @@
 
 from typing import Annotated, Any, Literal, Self
 
+from pydantic import StringConstraints
+
 from service.wire.shape import (
     CacheableShape,
     FirstFault,
@@ -148,11 +150,6 @@ class ContainerUploadBlock(CacheableShape):
     file_id: str
 
 
-class CompactionBlock(CacheableShape):
-    type: Literal["compaction"]
-    content: str | None = None
-
-
 class McpToolListingBlock(UncacheableShape):
     type: Literal["mcp_tool_listing"]
     mcp_server_name: str
@@ -189,6 +186,19 @@ class ToolRemovalBlock(CacheableShape):
     tool: Annotated[ToolReference | McpReference, OneOf()]
 
 
+ToolChange = Annotated[ToolAdditionBlock | ToolRemovalBlock, OneOf()]
+
+
+class CompactionBlock(CacheableShape):
+    """A summary, in place of all that was said before. One without content says nothing: it was
+    tried to make one, and failed."""
+
+    type: Literal["compaction"]
+    content: Annotated[str, StringConstraints(min_length=1)] | None = None
+    signature: str | None = None
+    tool_changes: Annotated[list[ToolChange], FirstFault()] | None = None
+
+
 UserBlock = Annotated[
     TextBlock
     | ImageBlock
@@ -212,7 +222,9 @@ AssistantBlock = Annotated[
     OneOf(place="an assistant message"),
 ]
 SystemBlock = Annotated[
-    TextBlock | ToolAdditionBlock | ToolRemovalBlock, OneOf(place="a system message")
+    # Summaries to be refused by their code.
+    TextBlock | ToolAdditionBlock | ToolRemovalBlock | CompactionBlock,
+    OneOf(place="a system message"),
 ]
 
 BLOCK_TYPES = frozenset(

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from service.wire.blocks import AssistantBlock, SystemBlock, TextBlock, UserBlock
-from service.wire.context_edits import ContextManagement
+from service.wire.context_edits import Compaction, ContextManagement
 from service.wire.shape import CacheControl, FirstFault, OneOf, Shape, StringOrList
 from service.wire.tools import Tool, ToolChoice
 
@@ -115,7 +115,7 @@ class BaseRequest(Shape):
     inference_geo: str | None = None
     diagnostics: Diagnostics | None = None
     context_management: ContextManagement | None = None
-    compaction: dict[str, Any] | None = None
+    compaction: Compaction | None = None
     mcp_servers: Annotated[list[dict[str, Any]], FirstFault()] | None = None
     # Any value: whatever these hold, the answer is the same refusal.
     container: Any = None

@@ -301,13 +301,6 @@ def test_blocks_of_tools_that_other_servers_ran_are_dropped_and_named() -> None:
     assert accepted.ignored == ("messages.server_tool_use", "messages.web_search_tool_result")
 
 
-def test_a_compaction_is_what_it_says() -> None:
-    assert turns(assistant([{"type": "compaction", "content": "So far: x."}]), user("go")) == [
-        ("assistant", [Text("So far: x.")]),
-        ("user", [Text("go")]),
-    ]
-
-
 def test_a_last_assistant_message_must_end_with_text_or_say_nothing() -> None:
     assert refusal(messages=[user("a"), assistant([thought("x")])]).message == (
         "messages.1.content: a last assistant message must end with text, which the answer goes on"

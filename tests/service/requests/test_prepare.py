@@ -185,12 +185,6 @@ def test_a_thread_is_refused_with_its_code_before_anything_else(thread: Any) -> 
     assert fault.code == "thread_unsupported_request"
 
 
-def test_compaction_is_refused_for_answers_and_ignored_for_counts() -> None:
-    compaction = {"type": "summarize"}
-    assert refusal(compaction=compaction).message.startswith("compaction: ")
-    assert prepared(CountTokensRequest, compaction=compaction).ignored == ("compaction",)
-
-
 @pytest.mark.parametrize(
     "fields",
     [
