@@ -31,7 +31,7 @@ class SummaryPlan:
     of use; without, it is to be the first block of the messages.
     """
 
-    tool_changes: Sequence[dict[str, Any]] = ()
+    tool_changes: tuple[dict[str, Any], ...] = ()
     in_place: bool = False
 
     def block(self, summary: str, signer: Signer) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class SummaryPlan:
     @classmethod
     def recalled(cls, recorded: Mapping[str, Any]) -> Self:
         """Raises LookupError for what is none."""
-        return cls(recorded["tool_changes"], recorded["in_place"])
+        return cls(tuple(recorded["tool_changes"]), recorded["in_place"])
 
 
 def after_summary(request: BaseRequest, signer: Signer) -> BaseRequest:
@@ -102,7 +102,7 @@ def _is_in_place(block: CompactionBlock, path: str, signer: Signer) -> bool:
             f"{path}.content: it is not what was signed; send the block back unchanged",
             "compaction_content_mismatch",
         )
-    sent = [each.model_dump(exclude_unset=True) for each in block.tool_changes or ()]
+    sent = [each.as_sent() for each in block.tool_changes or ()]
     if changes != _digest(sent):
         raise ApiError.invalid(
             f"{path}.tool_changes: they are not what was signed; send the block back unchanged",

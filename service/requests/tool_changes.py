@@ -32,7 +32,7 @@ def changes_in(request: BaseRequest) -> Iterator[tuple[str, Change]]:
 
 def summed_changes(
     request: BaseRequest, known: Collection[str], tools: Collection[Tool]
-) -> list[dict[str, Any]]:
+) -> tuple[dict[str, Any], ...]:
     """The blocks that take the request's `tools` to those that are there in the end, of all whose
     names are `known` then: without the messages, they make up for them.
 
@@ -55,7 +55,7 @@ def summed_changes(
             f" {_MOST_CHANGES}); remove those that are not needed any more",
             "compaction_too_many_tool_references",
         )
-    return changes
+    return tuple(changes)
 
 
 def _change(kind: str, tool: dict[str, Any]) -> dict[str, Any]:
@@ -64,5 +64,6 @@ def _change(kind: str, tool: dict[str, Any]) -> dict[str, Any]:
 
 def _definition(tool: OfferedTool) -> dict[str, Any]:
     """As it was sent, without its marker."""
-    sent = tool.model_dump(exclude_unset=True, exclude={"cache_control"}, by_alias=True)
+    sent = tool.as_sent()
+    sent.pop("cache_control", None)
     return {"type": "tool_definition", "definition": sent}
