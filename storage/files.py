@@ -186,19 +186,19 @@ class Files:
 
     async def open(self, file: StoredFile) -> BinaryIO | None:
         """Its bytes, also if it is deleted meanwhile; None when they are not here (any more)."""
+        return await to_thread.run_sync(self._opened, file)
 
-        def opened() -> BinaryIO | None:
-            try:
-                return (self._folder / file.id).open("rb", buffering=0)
-            except FileNotFoundError:
+    async def read(self, file: StoredFile) -> bytes | None:
+        """All of its bytes at once; None when they are not here (any more)."""
+
+        def read() -> bytes | None:
+            content = self._opened(file)
+            if content is None:
                 return None
-            except OSError as error:
-                raise StorageError(
-                    f"the uploaded file {file.id} could not be read: {error.strerror}; "
-                    "make it readable for this user"
-                ) from error
+            with content, _readable(file):
+                return content.read()
 
-        return await to_thread.run_sync(opened)
+        return await to_thread.run_sync(read)
 
     async def delete(self, file: StoredFile) -> bool:
         """Whether this deleted it: once it does, however many ask. One whose bytes are on another
@@ -257,6 +257,10 @@ class Files:
             _sync_folder(self._folder.parent)
             return list(self._folder.glob("*.tmp"))
 
+    def _opened(self, file: StoredFile) -> BinaryIO | None:
+        with _readable(file), suppress(FileNotFoundError):
+            return (self._folder / file.id).open("rb", buffering=0)
+
     def _coming(self, id: str) -> Path:
         return self._folder / f"{id}.tmp"
 
@@ -287,4 +291,15 @@ def _explained(path: Path) -> Generator[None]:
         raise StorageError(
             f"the uploaded file {path.stem} could not be written: {error.strerror}; "
             "free space or move --data-dir"
+        ) from error
+
+
+@contextmanager
+def _readable(file: StoredFile) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"the uploaded file {file.id} could not be read: {error.strerror}; "
+            "make it readable for this user"
         ) from error
