@@ -112,6 +112,11 @@ _path = UserPath()
     default=_DEFAULTS.file_limit_mib,
     show_default=True,
 )
+@option(
+    "--allow-document-urls",
+    "Read documents that requests name by a URL, from public addresses only.",
+    is_flag=True,
+)
 @option("--ready-file", "Write {url, pid} here once ready.", type=_path)
 @option(
     "--record-content",

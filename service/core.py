@@ -10,6 +10,9 @@ from models.engine.protocol import Load
 from models.families.family import Family
 from service.answers import Answers
 from service.cache_diagnosis import CacheDiagnosis
+from service.documents.documents import Documents
+from service.documents.sources import Sources
+from service.documents.urls import DocumentUrls
 from service.preparation import Preparation
 from service.requests.served import Served
 from service.scheduling.admission import Admission
@@ -70,11 +73,14 @@ class Core:
             ignores_hints=settings.ignore_unsupported_hints,
         )
         answers = Answers(db, served, checkpoint, content=settings.record_content)
+        files = Files(db, settings.data_dir)
+        urls = DocumentUrls() if settings.allow_document_urls else None
         preparation = Preparation(
             checkpoint,
             family,
             served,
             answers,
+            Documents(Sources(files, urls)),
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
         )
@@ -113,7 +119,7 @@ class Core:
             db=db,
             jobs=jobs,
             batches=batches,
-            files=Files(db, settings.data_dir),
+            files=files,
             engine=engine,
             preparation=preparation,
             signer=signer,

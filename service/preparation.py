@@ -13,6 +13,9 @@ from models.catalog import Checkpoint
 from models.engine.protocol import Run
 from models.families.family import Family
 from service.answers import Answers
+from service.documents.documents import Documents
+from service.documents.in_request import unread_sources, with_texts
+from service.documents.sources import Source
 from service.errors import ApiError
 from service.prompt_digests import PromptDigests
 from service.prompts import Prompt, Prompts
@@ -44,6 +47,7 @@ class Preparation:
         answers: Answers,
         *,
         context_tokens: int,
+        documents: Documents,
         max_output_tokens: int,
     ) -> None:
         self._checkpoint = checkpoint
@@ -52,6 +56,7 @@ class Preparation:
         self._answers = answers
         self._prompts = Prompts(family, context_tokens)
         self._context_tokens = context_tokens
+        self._documents = documents
         self._max_output_tokens = max_output_tokens
         self._reading = CapacityLimiter(_READ_AT_ONCE)
 
@@ -69,13 +74,18 @@ class Preparation:
         """The request and its conversation. `scope` is the id of the API key, empty for none.
         Raises ApiError."""
 
-        def read() -> tuple[Request, Prepared]:
+        def check() -> tuple[Request, dict[str, Source]]:
             wire = validate(received, kind)
             self.check_model(wire.model)
-            return wire, conversation_of(wire, self._served)
+            return wire, unread_sources(wire)
+
+        def prepare() -> Prepared:
+            return conversation_of(with_texts(wire, texts), self._served)
 
         # A body may have 32 MiB: reading it would hold up every stream.
-        return await to_thread.run_sync(read, limiter=self._reading)
+        wire, sources = await to_thread.run_sync(check, limiter=self._reading)
+        texts = await self._documents.texts(sources, scope)
+        return wire, await to_thread.run_sync(prepare, limiter=self._reading)
 
     async def prompt(self, prepared: Prepared, scope: str) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""

@@ -35,6 +35,7 @@ class Settings:
     ignore_unsupported_hints: bool = False
     cache_memory_gib: float | None = None  # by default, a share of the machine's memory
     cache_disk_gib: float = 0.0  # none
+    allow_document_urls: bool = False
     file_limit_mib: int = 512  # of one uploaded file; the API's own limit is 500 MB
     database_url: str | None = None  # by default a SQLite file in the data folder
 

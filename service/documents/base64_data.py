@@ -21,7 +21,7 @@ def decoded(data: str, path: str) -> bytes:
             )
         except ValueError:  # also of characters that are not ASCII
             fault = "has characters that are not base64"
-    raise ApiError.invalid(f"{path}: {fault}; send the plain base64 of the file's bytes")
+    raise ApiError.invalid(f"{path}: it {fault}; send the plain base64 of the file's bytes")
 
 
 def _fault(data: str) -> str | None:

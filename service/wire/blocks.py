@@ -62,6 +62,10 @@ class ContentSource(Shape):
     content: Annotated[str | Annotated[list[ContentSourceBlock], FirstFault()], StringOrList()]
 
 
+class Citations(Shape):
+    enabled: bool | None = None
+
+
 class DocumentBlock(CacheableShape):
     type: Literal["document"]
     source: Annotated[
@@ -69,6 +73,7 @@ class DocumentBlock(CacheableShape):
     ]
     title: str | None = None
     context: str | None = None
+    citations: Citations | None = None
 
 
 class SearchResultBlock(CacheableShape):
@@ -76,6 +81,7 @@ class SearchResultBlock(CacheableShape):
     source: str
     title: str
     content: Annotated[list[TextBlock], FirstFault()]
+    citations: Citations | None = None
 
 
 class ThinkingBlock(UncacheableShape):
