@@ -45,9 +45,9 @@ class Preparation:
         family: Family,
         served: Served,
         answers: Answers,
+        documents: Documents,
         *,
         context_tokens: int,
-        documents: Documents,
         max_output_tokens: int,
     ) -> None:
         self._checkpoint = checkpoint
@@ -84,14 +84,18 @@ class Preparation:
 
         # A body may have 32 MiB: reading it would hold up every stream.
         wire, sources = await to_thread.run_sync(check, limiter=self._reading)
+        # First, so that no file is deleted between the two.
+        files = await self._documents.digests(sources, scope)
         texts = await self._documents.texts(sources, scope)
-        return wire, await to_thread.run_sync(prepare, limiter=self._reading)
+        prepared = await to_thread.run_sync(prepare, limiter=self._reading)
+        return wire, replace(prepared, files=files)
 
     async def prompt(self, prepared: Prepared, scope: str) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""
         recalled = await self._answers.recalled(prepared.conversation, scope)
         prompt = await self._prompts.prepare(replace(prepared, conversation=recalled.conversation))
-        return replace(prompt, plan=replace(prompt.plan, asked=recalled.digest.hex()))
+        plan = replace(prompt.plan, asked=recalled.digest.hex())
+        return replace(prompt, plan=plan, files=prepared.files)
 
     def run(self, job: str, request: MessagesRequest, prompt: Prompt, scope: str) -> Run:
         """The run for the engine. Raises ApiError 400 unless prompt and answer fit."""

@@ -25,6 +25,10 @@ class Documents:
         self._pdfs = PdfTexts()
         self._slots = CapacityLimiter(_AT_ONCE)
 
+    async def digests(self, found: Mapping[str, Source], scope: str) -> Mapping[str, str]:
+        """The SHA-256 of the uploaded files among the sources of a request, by id."""
+        return await self._sources.digests(found.values(), scope)
+
     async def texts(self, found: Mapping[str, Source], scope: str) -> Mapping[str, str]:
         """What the sources of one request say, by their paths, for the API key `scope`. Raises
         ApiError 400 that names the source."""

@@ -1,6 +1,7 @@
 """Where the bytes of a document come from."""
 
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from anyio import to_thread
@@ -28,6 +29,12 @@ class Sources:
         """Without `urls` none are read."""
         self._files = files
         self._urls = urls
+
+    async def digests(self, sources: Iterable[Source], scope: str) -> Mapping[str, str]:
+        """The SHA-256 of the uploaded files among them, by id."""
+        ids = {source.file_id for source in sources if isinstance(source, FileSource)}
+        found = (await self._files.among(ids, scope)).files if ids else ()
+        return {file.id: file.sha256 for file in found}
 
     async def media(self, source: Source, path: str, scope: str) -> Media:
         """What `source`, at `path` in the request, holds for the API key `scope`. Raises ApiError

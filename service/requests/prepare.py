@@ -41,6 +41,7 @@ class Prepared:
     The names, 20 at most, are safe to put into a header. `tool_paths` says where in the request
     the tools are. `edits` are to be made before the conversation is rendered; None where the
     request says nothing of any. With a `summary` the conversation asks for that.
+    `files` are the uploaded files that the request names, with their SHA-256.
     """
 
     conversation: Conversation
@@ -49,6 +50,7 @@ class Prepared:
     tool_paths: Mapping[str, str] = field(default_factory=dict[str, str])
     edits: tuple[Edit, ...] | None = None
     summary: SummaryPlan | None = None
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def conversation_of(request: BaseRequest, served: Served) -> Prepared:

@@ -214,7 +214,7 @@ class Admission:
         self, live: LiveJob, prompt: Prompt, received: dict[str, Any], now: float
     ) -> None:
         content = self._settings.record_content
-        kept = redact(received)
+        kept = redact(received, prompt.files)
         RunRecord.create(
             self._settings.data_dir,
             live.id,
