@@ -79,6 +79,7 @@ jobs = Table(
     Column("request_sha256", Text),
     Column("engine_deaths", Whole, nullable=False),
     Column("lost_leases", Whole, nullable=False),
+    Column("continues", Text),
 )
 
 batches = Table(
