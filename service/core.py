@@ -22,6 +22,7 @@ from service.scheduling.revival import Revival
 from service.scheduling.scheduler import Claimer, Scheduler
 from service.settings import Settings
 from service.signatures import Signer
+from service.threads import Threads
 from storage.batches import Batches
 from storage.database import Database
 from storage.files import Files
@@ -75,12 +76,14 @@ class Core:
         answers = Answers(db, served, checkpoint, content=settings.record_content)
         files = Files(db, settings.data_dir)
         urls = DocumentUrls() if settings.allow_document_urls else None
+        threads = Threads(jobs, settings.data_dir, content=settings.record_content)
         preparation = Preparation(
             checkpoint,
             family,
             served,
             answers,
             Documents(Sources(files, urls)),
+            threads,
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
         )
@@ -130,6 +133,7 @@ class Core:
                 checkpoint.id,
                 owner,
                 preparation,
+                threads,
                 diagnosis,
                 jobs,
                 scheduler,

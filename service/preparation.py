@@ -24,6 +24,7 @@ from service.requests.context import check_fits
 from service.requests.prepare import Prepared, conversation_of
 from service.requests.served import Served
 from service.scheduling.answer import Answer
+from service.threads import Threads
 from service.wire.requests import BaseRequest, MessagesRequest
 from service.wire.responses import CacheMiss
 from service.wire.validation import validate
@@ -46,6 +47,7 @@ class Preparation:
         served: Served,
         answers: Answers,
         documents: Documents,
+        threads: Threads,
         *,
         context_tokens: int,
         max_output_tokens: int,
@@ -54,9 +56,10 @@ class Preparation:
         self._family = family
         self._served = served
         self._answers = answers
+        self._documents = documents
+        self._threads = threads
         self._prompts = Prompts(family, context_tokens)
         self._context_tokens = context_tokens
-        self._documents = documents
         self._max_output_tokens = max_output_tokens
         self._reading = CapacityLimiter(_READ_AT_ONCE)
 
@@ -71,11 +74,12 @@ class Preparation:
     async def read(
         self, received: dict[str, Any], kind: type[Request], scope: str
     ) -> tuple[Request, Prepared]:
-        """The request and its conversation. `scope` is the id of the API key, empty for none.
-        Raises ApiError."""
+        """The request, with what its thread holds, and its conversation. `scope` is the id of the
+        API key, empty for none. Raises ApiError."""
+        whole = await self._threads.whole(received, scope)
 
         def check() -> tuple[Request, dict[str, Source]]:
-            wire = validate(received, kind)
+            wire = validate(whole.request, kind)
             self.check_model(wire.model)
             return wire, unread_sources(wire)
 
@@ -83,12 +87,13 @@ class Preparation:
             return conversation_of(with_texts(wire, texts), self._served)
 
         # A body may have 32 MiB: reading it would hold up every stream.
-        wire, sources = await to_thread.run_sync(check, limiter=self._reading)
-        # First, so that no file is deleted between the two.
-        files = await self._documents.digests(sources, scope)
-        texts = await self._documents.texts(sources, scope)
-        prepared = await to_thread.run_sync(prepare, limiter=self._reading)
-        return wire, replace(prepared, files=files)
+        with whole.own_paths():
+            wire, sources = await to_thread.run_sync(check, limiter=self._reading)
+            # First, so that no file is deleted between the two.
+            files = await self._documents.digests(sources, scope)
+            texts = await self._documents.texts(sources, scope)
+            prepared = await to_thread.run_sync(prepare, limiter=self._reading)
+            return wire, replace(prepared, files=files)
 
     async def prompt(self, prepared: Prepared, scope: str) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""

@@ -6,13 +6,6 @@ from service.wire.requests import BaseRequest
 
 def refuse_unsupported(request: BaseRequest) -> None:
     """Raises ApiError 400 that names the field and says what to do instead."""
-    # First, because clients that send it recover from this refusal by its code, whatever else
-    # the request holds.
-    if request.thread is not None:
-        raise ApiError.invalid(
-            "thread: server-held threads are not supported; send the whole history in `messages`",
-            "thread_unsupported_request",
-        )
     if request.container is not None:
         raise ApiError.invalid(
             "container: code execution is not supported; send the request without container"

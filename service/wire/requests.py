@@ -55,6 +55,15 @@ class Diagnostics(Shape):
     previous_message_id: str | None = None
 
 
+class NewThread(Shape):
+    type: Literal["create"]
+
+
+class ContinuedThread(Shape):
+    type: Literal["continue"]
+    previous_message_id: str
+
+
 class UserMessage(Shape):
     role: Literal["user"]
     content: Annotated[str | Annotated[list[UserBlock], FirstFault()], StringOrList()]
@@ -117,9 +126,9 @@ class BaseRequest(Shape):
     context_management: ContextManagement | None = None
     compaction: Compaction | None = None
     mcp_servers: Annotated[list[dict[str, Any]], FirstFault()] | None = None
-    # Any value: whatever these hold, the answer is the same refusal.
+    # Any value: whatever it holds, the answer is the same refusal.
     container: Any = None
-    thread: Any = None
+    thread: Annotated[NewThread | ContinuedThread, OneOf()] | None = None
 
 
 class MessagesRequest(BaseRequest):

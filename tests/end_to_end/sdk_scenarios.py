@@ -263,9 +263,9 @@ def errors_are_typed(place: Place) -> None:
     assert error.body["error"]["type"] == "not_found_error"
     error = _raised(anthropic.BadRequestError, create, **place.asking(), extra_headers=_NOT_JSON)
     assert error.request_id.startswith("req_")
-    threaded = place.asking(extra_body={"thread": {"type": "create"}})
-    error = _raised(anthropic.BadRequestError, create, **threaded)
-    assert error.body["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    lost = {"type": "continue", "previous_message_id": "msg_none"}
+    error = _raised(anthropic.NotFoundError, create, **place.asking(extra_body={"thread": lost}))
+    assert error.body["error"]["details"] == {"error_code": "thread_not_found"}
     error = _raised(anthropic.NotFoundError, count, model="gpt-none", messages=_HELLO)
     assert "gpt-none" in error.message
 

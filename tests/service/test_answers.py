@@ -24,10 +24,12 @@ from service.prompts import Prompt
 from service.requests.served import Served
 from service.scheduling.answer import Answer
 from service.signatures import Signer
+from service.threads import Threads
 from service.wire.requests import MessagesRequest
 from storage.answer_pieces import content_of
 from storage.database import Database
 from storage.files import Files
+from storage.jobs import Jobs
 from tests.end_to_end.written_answers import Marker
 from tests.models.families.test_own_tokens import FAMILIES, RUN, START
 
@@ -93,6 +95,7 @@ def model_of(folder: Path, db: Database, portal: BlockingPortal) -> Model:
             served,
             known,
             Documents(Sources(Files(db, folder), None)),
+            Threads(Jobs(db), folder, content=True),
             context_tokens=4096,
             max_output_tokens=4096,
         ),
