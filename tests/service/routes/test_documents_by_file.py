@@ -145,6 +145,24 @@ def test_an_answer_goes_on_when_its_file_is_deleted(
     assert refused(again, 404, "not_found_error").startswith("messages.0.content.0.source.file_id:")
 
 
+def test_a_thread_reads_it_as_long_as_it_is_there(
+    client: httpx.Client, files: Callable[..., str], prompt_of: PromptOf
+) -> None:
+    id = files(TEXT.encode())
+    first = client.post(MESSAGES, json=asking(document(id), thread={"type": "create"}))
+    said = prompt_of(first)
+
+    def go_on(after: httpx.Response) -> httpx.Response:
+        thread = {"type": "continue", "previous_message_id": after.json()["id"]}
+        return client.post(MESSAGES, json=body("And the sun?", thread=thread))
+
+    second = go_on(first)
+    assert prompt_of(second).startswith(said)
+    client.delete(f"{FILES}/{id}").raise_for_status()
+    gone = refused(go_on(second), 404, "not_found_error")
+    assert gone.startswith("thread.messages.0.content.0.source.file_id:")
+
+
 def test_a_batch_whose_file_is_gone_has_its_error(
     service: Running, files: Callable[..., str]
 ) -> None:
