@@ -148,7 +148,7 @@ class Threads:
                 content = response["message"]["content"]
                 if not summed_up:
                     summed_up = _is_summary(content)
-                    asked = [] if summed_up else thread["messages"]
+                    asked: list[Any] = [] if summed_up else thread["messages"]
                     parts.append([*asked, {"role": "assistant", "content": content}])
                 before = thread["previous"]
             assert thread is not None
