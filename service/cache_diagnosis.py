@@ -1,6 +1,5 @@
 """Why the prompt cache serves less of a prompt than of an earlier one, from that one's record."""
 
-from array import array
 from pathlib import Path
 
 from anyio import to_thread
@@ -9,6 +8,7 @@ from models.catalog import Checkpoint
 from models.engine.protocol import ids_of
 from service.ids import run_of
 from service.prompts import Prompt
+from service.shared_tokens import shared_tokens
 from service.wire.requests import MessagesRequest
 from service.wire.responses import CacheMiss
 from storage.errors import StorageError
@@ -54,7 +54,7 @@ class CacheDiagnosis:
         kept = min(before["boundaries"][-1][0], len(ids) - 1) if before["boundaries"] else len(ids)
         if (before["weights_sha256"] or before["model"]) != self._model:
             return CacheMiss("model_changed", kept)
-        missed = kept - _shared(ids, prompt.ids)
+        missed = kept - shared_tokens(ids, prompt.ids)
         if missed <= 0:
             return None
         if before["system_sha256"] != prompt.digests.system:
@@ -62,15 +62,3 @@ class CacheDiagnosis:
         if before["tools_sha256"] != prompt.digests.tools:
             return CacheMiss("tools_changed", missed)
         return CacheMiss("messages_changed", missed)
-
-
-def _shared(one: "array[int]", other: "array[int]") -> int:
-    """How many ids both begin with. Slices are compared in one go, whatever their length."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -21,7 +21,7 @@ from service.next_round import NextRounds
 from service.prompt_digests import PromptDigests
 from service.prompts import Prompt, Prompts
 from service.requests.answer_plan import AnswerPlan
-from service.requests.context import check_fits
+from service.requests.context import check_fits, summary_tokens
 from service.requests.prepare import Prepared, conversation_of
 from service.requests.served import Served
 from service.scheduling.answer import Answer
@@ -107,9 +107,10 @@ class Preparation:
 
     def run(self, job: str, request: MessagesRequest, prompt: Prompt, scope: str) -> Run:
         """The run for the engine. Raises ApiError 400 unless prompt and answer fit."""
+        max_tokens = self._max_tokens(request, prompt)
         check_fits(
             len(prompt.ids),
-            request.max_tokens,
+            max_tokens,
             context_tokens=self._context_tokens,
             max_output_tokens=self._max_output_tokens,
             model=self._checkpoint.id,
@@ -117,7 +118,7 @@ class Preparation:
         defaults = self._checkpoint.sampling
         return Run(
             job=job,
-            max_tokens=request.max_tokens,
+            max_tokens=max_tokens,
             temperature=_first(request.temperature, defaults.temperature),
             top_p=_first(request.top_p, defaults.top_p),
             # Whatever exceeds the vocabulary limits nothing, as 0 does.
@@ -130,6 +131,16 @@ class Preparation:
             boundaries=prompt.boundaries,
             answer_from=prompt.plan.answer_from,
         )
+
+    def _max_tokens(self, request: MessagesRequest, prompt: Prompt) -> int:
+        """A summary that an edit makes has a budget of its own; thinking has that of the answer."""
+        plan, asked = prompt.plan, request.max_tokens
+        if plan.summary is None or not plan.summary.in_place:
+            return asked
+        thinking = asked if plan.form.thinking.thinks else 0
+        room = self._context_tokens - len(prompt.ids)
+        most = summary_tokens(self._context_tokens) + thinking
+        return max(1, min(most, room, self._max_output_tokens))
 
     def recorded(
         self,

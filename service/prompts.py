@@ -2,7 +2,7 @@
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -15,11 +15,13 @@ from service.errors import ApiError
 from service.guiding import Guides
 from service.memory import give_back_freed_memory
 from service.prompt_digests import PromptDigests
-from service.requests.answer_plan import AnswerPlan
+from service.requests.answer_plan import AfterSummary, AnswerPlan
+from service.requests.compaction import asked_for_summary, task_with
 from service.requests.context import too_long
-from service.requests.context_editing import edited
-from service.requests.prepare import Prepared
-from service.wire.context_edits import ClearToolUses
+from service.requests.context_editing import Edited, edited
+from service.requests.prepare import MayCompact, Prepared
+from service.shared_tokens import shared_tokens
+from service.wire.context_edits import ClearToolUses, Compact
 from storage.json_text import to_json
 
 # Beyond this nothing is tokenised: it takes up to 500 bytes a character while it lasts, and no
@@ -64,18 +66,39 @@ class Prompts:
         return await to_thread.run_sync(self._prepare, prepared, limiter=self._limiter)
 
     def _prepare(self, prepared: Prepared) -> Prompt:
-        form, length = prepared.conversation.form, _characters(prepared.conversation)
+        length = _characters(prepared.conversation)
         try:
             self._check_length(prepared, length)
-            edits = edited(prepared.conversation, prepared.edits or (), self._family.render)
-            rendered = edits.rendered
-            kept = self._boundaries(edits.conversation, rendered)
+            edits = edited(
+                prepared.conversation,
+                prepared.edits or (),
+                self._family.render,
+                self._context_tokens,
+            )
+            if edits.due is None or prepared.may_compact is None:
+                return self._prompt(prepared, edits)
+            return self._asking_first(prepared, edits, edits.due, prepared.may_compact)
         except NotRendered as error:
             raise ApiError.invalid(f"messages: {error}") from error
         finally:
             if length > _CHARACTERS_OF_A_LONG_PROMPT:
                 give_back_freed_memory()
-        guide = self._guides.of(form, rendered.opens, prepared.tool_paths)
+
+    def _prompt(self, prepared: Prepared, edits: Edited) -> Prompt:
+        plan, guide = self._plan(prepared, edits)
+        return Prompt(
+            edits.rendered.ids,
+            plan,
+            PromptDigests.of(prepared.conversation),
+            guide,
+            self._boundaries(edits.conversation, edits.rendered),
+            edits.original_tokens,
+        )
+
+    def _plan(self, prepared: Prepared, edits: Edited) -> tuple[AnswerPlan, dict[str, Any] | None]:
+        """And how the engine is to guide the answer."""
+        rendered = edits.rendered
+        guide = self._guides.of(edits.conversation.form, rendered.opens, prepared.tool_paths)
         plan = AnswerPlan(
             guide.form,
             rendered.opens,
@@ -86,14 +109,32 @@ class Prompts:
             summary=prepared.summary,
             findable=prepared.findable,
         )
-        return Prompt(
-            rendered.ids,
-            plan,
-            PromptDigests.of(prepared.conversation),
-            guide.spec.as_json() if guide.spec else None,
-            kept,
-            edits.original_tokens,
+        return plan, guide.spec.as_json() if guide.spec else None
+
+    def _asking_first(
+        self, prepared: Prepared, edits: Edited, compact: Compact, after: MayCompact
+    ) -> Prompt:
+        """For a summary, after which the answer comes; or the client again, if it is to pause."""
+        task = task_with(compact.instructions)
+        conversation = asked_for_summary(edits.conversation, task)
+        rendered = self._family.render(conversation)
+        asking = self._prompt(
+            replace(prepared, summary=after.summary),
+            replace(edits, conversation=conversation, rendered=rendered),
         )
+        if compact.pause_after_compaction:
+            return asking
+        plan, _ = self._plan(prepared, edits)
+        kept = shared_tokens(rendered.ids, edits.rendered.ids)
+        then = AfterSummary(
+            plan,
+            after.system,
+            conversation.effort,
+            after.max_tokens,
+            kept,
+            tuple(edits.rendered.ids[kept:]),
+        )
+        return replace(asking, plan=replace(asking.plan, unguided=plan.unguided, then=then))
 
     def _boundaries(
         self, conversation: Conversation, rendered: PreparedPrompt

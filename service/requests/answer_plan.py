@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from models.conversation import AnswerForm, ThinkingMode, Tool, ToolChoice
+from models.conversation import AnswerForm, Effort, ThinkingMode, Tool, ToolChoice
 from service.requests.summaries import SummaryPlan
 from service.wire.responses import AppliedEdit
 
@@ -19,7 +19,8 @@ class AnswerPlan:
     The turn of the answer begins at `answer_from` in its prompt, where the family says so, and
     `asked` is the digest of the conversation before it, in hex. `edits` are those of the prompt, of
     which the answer tells where the request asked for any. With a `summary` it is one, as the one
-    block that it then has. `findable` are tools that the model is not shown but may search.
+    block that it then has; `then` comes the answer itself, unless the summary is all there is.
+    `findable` are tools that the model is not shown but may search.
     """
 
     form: AnswerForm
@@ -31,6 +32,7 @@ class AnswerPlan:
     edits: tuple[AppliedEdit, ...] | None = None
     summary: SummaryPlan | None = None
     findable: tuple[Tool, ...] = ()
+    then: "AfterSummary | None" = None
 
     def as_json(self) -> dict[str, Any]:
         """What `prompt.json` keeps of it, beside the stop sequences."""
@@ -58,6 +60,7 @@ class AnswerPlan:
             "edits": None if self.edits is None else [each.as_json() for each in self.edits],
             "summary": self.summary.as_json() if self.summary else None,
             "findable": _as_json(self.findable),
+            "then": self.then.as_json() if self.then else None,
         }
 
     @classmethod
@@ -68,7 +71,7 @@ class AnswerPlan:
         """
         stops = tuple(recorded["stop_sequences"])
         form, edits = recorded.get("form"), recorded.get("edits")
-        summary = recorded.get("summary")
+        summary, then = recorded.get("summary"), recorded.get("then")
         if form is None:
             return cls(AnswerForm(stop_sequences=stops))
         return cls(
@@ -88,6 +91,46 @@ class AnswerPlan:
             None if edits is None else tuple(AppliedEdit.recalled(each) for each in edits),
             SummaryPlan.recalled(summary) if summary else None,
             tuple(Tool(**each) for each in recorded.get("findable", ())),
+            AfterSummary.recalled(then) if then else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AfterSummary:
+    """The answer that comes after a summary of the conversation: to `system` and that summary.
+
+    If there is none after all, it is an answer to the conversation itself, of which `plan` is. That
+    prompt is the first `kept` tokens of the one that asks for the summary, and then `ids`.
+    """
+
+    plan: AnswerPlan
+    system: str
+    effort: Effort | None
+    max_tokens: int
+    kept: int
+    ids: tuple[int, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        stops = list(self.plan.form.stop_sequences)
+        return {
+            "plan": {**self.plan.as_json(), "stop_sequences": stops},
+            "system": self.system,
+            "effort": self.effort,
+            "max_tokens": self.max_tokens,
+            "kept": self.kept,
+            "ids": list(self.ids),
+        }
+
+    @classmethod
+    def recalled(cls, recorded: Mapping[str, Any]) -> Self:
+        """Raises LookupError or TypeError for what has not the shape of one."""
+        return cls(
+            AnswerPlan.recalled(recorded["plan"]),
+            recorded["system"],
+            recorded["effort"],
+            recorded["max_tokens"],
+            recorded["kept"],
+            tuple(recorded["ids"]),
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from models.conversation import Conversation, Text, ToolChoice, Turn
 from service.errors import ApiError
 from service.requests.marked_text import PARAGRAPH, merged
+from service.requests.summaries import is_told
 from service.wire.blocks import CompactionBlock, TextBlock
 from service.wire.requests import BaseRequest, MessagesRequest
 
@@ -65,6 +66,12 @@ def asked_for_summary(conversation: Conversation, task: str) -> Conversation:
     else:
         before, asked = conversation.turns, Turn.of("user", task)
     return replace(conversation, turns=(*before, asked), form=form)
+
+
+def can_be_compacted(conversation: Conversation) -> bool:
+    """Whether there is more than a summary already, and no answer that has begun."""
+    said = [each for each in conversation.turns if each.role != "system"]
+    return not conversation.prefills and not (len(said) == 1 and is_told(said[0].text))
 
 
 def task_of(request: BaseRequest) -> str:

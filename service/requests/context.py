@@ -8,6 +8,11 @@ def too_long(input_tokens: int, context_tokens: int) -> str:
     return f"prompt is too long: {input_tokens} tokens > {context_tokens} maximum"
 
 
+def summary_tokens(context_tokens: int) -> int:
+    """The most that a summary may have which nobody said the length of."""
+    return min(context_tokens // 8, 8192)
+
+
 def check_fits(
     input_tokens: int,
     max_tokens: int,

@@ -14,8 +14,15 @@ from models.conversation import (
     Turn,
 )
 from models.families.family import PreparedPrompt
+from service.requests.compaction import can_be_compacted
 from service.requests.marked_text import merged
-from service.wire.context_edits import AllThinking, ClearThinking, ClearToolUses, InputTokens
+from service.wire.context_edits import (
+    AllThinking,
+    ClearThinking,
+    ClearToolUses,
+    Compact,
+    InputTokens,
+)
 from service.wire.responses import AppliedEdit
 
 # Always the same, so that what is cleared in one prompt reads as it did in the last.
@@ -25,8 +32,11 @@ CLEARED = "[Old tool result content cleared]"
 _TRIGGER = InputTokens(type="input_tokens", value=100_000)
 _KEPT_TOOL_USES = 3
 _KEPT_THINKING_TURNS = 1
+_COMPACT_TRIGGER = InputTokens(type="input_tokens", value=150_000)
+# Of the context: what is left has to do for the task, the summary, and one more turn before it.
+_COMPACT_AT_MOST = 0.75
 
-Edit = ClearToolUses | ClearThinking
+Edit = ClearToolUses | ClearThinking | Compact
 Render = Callable[[Conversation], PreparedPrompt]
 Turns = tuple[Turn, ...]
 
@@ -34,15 +44,19 @@ Turns = tuple[Turn, ...]
 @dataclass(frozen=True, slots=True)
 class Edited:
     """A conversation with the edits that had an effect, its prompt, and how many tokens that had
-    without them."""
+    without them. If a summary is `due`, the edits after that were not looked at: they have nothing
+    to do with what will be left."""
 
     conversation: Conversation
     rendered: PreparedPrompt
     applied: tuple[AppliedEdit, ...]
     original_tokens: int
+    due: Compact | None = None
 
 
-def edited(conversation: Conversation, edits: Sequence[Edit], render: Render) -> Edited:
+def edited(
+    conversation: Conversation, edits: Sequence[Edit], render: Render, context_tokens: int
+) -> Edited:
     """The conversation after one edit after the other, each counted by the prompts before and after
     it. An edit that makes the prompt no shorter, or not by as much as it asks for, is left out.
 
@@ -53,6 +67,10 @@ def edited(conversation: Conversation, edits: Sequence[Edit], render: Render) ->
     original_tokens = len(rendered.ids)
     applied: list[AppliedEdit] = []
     for edit in edits:
+        if isinstance(edit, Compact):
+            if _is_due(edit, len(rendered.ids), context_tokens) and can_be_compacted(conversation):
+                return Edited(conversation, rendered, tuple(applied), original_tokens, edit)
+            continue
         turns, cleared = _cleared(conversation.turns, edit, len(rendered.ids))
         if not cleared:
             continue
@@ -65,7 +83,12 @@ def edited(conversation: Conversation, edits: Sequence[Edit], render: Render) ->
     return Edited(conversation, rendered, tuple(applied), original_tokens)
 
 
-def _cleared(turns: Turns, edit: Edit, tokens: int) -> tuple[Turns, int]:
+def _is_due(edit: Compact, tokens: int, context_tokens: int) -> bool:
+    trigger = (edit.trigger or _COMPACT_TRIGGER).value
+    return tokens > min(trigger, int(_COMPACT_AT_MOST * context_tokens))
+
+
+def _cleared(turns: Turns, edit: ClearToolUses | ClearThinking, tokens: int) -> tuple[Turns, int]:
     """The turns without what the edit clears, and how many uses of tools or turns that is."""
     match edit:
         case ClearToolUses():
@@ -74,7 +97,7 @@ def _cleared(turns: Turns, edit: Edit, tokens: int) -> tuple[Turns, int]:
             return _without_thinking(turns, edit)
 
 
-def _least(edit: Edit) -> int:
+def _least(edit: ClearToolUses | ClearThinking) -> int:
     asked = edit.clear_at_least if isinstance(edit, ClearToolUses) else None
     return max(1, asked.value if asked else 0)
 

@@ -96,6 +96,11 @@ class History:
         return history
 
     @classmethod
+    def before_messages(cls, request: BaseRequest, served: Served) -> str:
+        """The system text, without that of messages."""
+        return cls(served, {}, {})._told(request.system, "system").text
+
+    @classmethod
     def answered(
         cls,
         content: Sequence[dict[str, Any]],

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import Any
 
 from models.conversation import Conversation, Tool
 from service.errors import ApiError
@@ -17,7 +18,7 @@ from service.requests.refusals import refuse_unsupported
 from service.requests.served import Served
 from service.requests.summaries import SummaryPlan, after_summary
 from service.requests.tool_changes import summed_changes
-from service.requests.tools import offered
+from service.requests.tools import Offered, offered
 from service.wire.context_edits import Compact
 from service.wire.requests import (
     BaseRequest,
@@ -52,6 +53,17 @@ class Prepared:
     summary: SummaryPlan | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str])
     findable: tuple[Tool, ...] = ()
+    may_compact: "MayCompact | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class MayCompact:
+    """How the summary is shown that an edit may make, and what the answer after it has: system
+    text, without that of the messages, and most tokens."""
+
+    summary: SummaryPlan
+    system: str
+    max_tokens: int
 
 
 def conversation_of(request: BaseRequest, served: Served) -> Prepared:
@@ -69,7 +81,7 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
     effort = effort_of(request, served)
     tools = offered(request, served, kept)
     history = History.of(request, served, kept, tools.definitions)
-    conversation, summary = Conversation(history.turns, effort=effort), None
+    conversation = Conversation(history.turns, effort=effort)
     prefills = conversation.prefills and not is_compaction(request)
     form = form_of(request, tools, served, prefills=prefills)
     conversation = replace(conversation, form=form)
@@ -77,15 +89,15 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
         raise ApiError.invalid("messages: at least one user or assistant message is required")
     if is_compaction(request):
         conversation = asked_for_summary(conversation, task_of(request))
-        summary = SummaryPlan(summed_changes(request, tools.paths, form.tools))
     return Prepared(
         conversation,
         tuple(islice(_ignored(request, history, served), _MAX_IGNORED)),
         display_of(request),
         tools.paths,
         _edits_of(request),
-        summary,
-        tools.findable,
+        SummaryPlan(_changes(request, tools)) if is_compaction(request) else None,
+        findable=tools.findable,
+        may_compact=_may_compact(request, tools, served),
     )
 
 
@@ -111,10 +123,27 @@ def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator
 
 
 def _edits_of(request: BaseRequest) -> tuple[Edit, ...] | None:
+    """Counting is of what is there before anything is summarised."""
     management = request.context_management
     if management is None:
         return None
-    return tuple(each for each in management.edits or () if not isinstance(each, Compact))
+    left_out = Compact if isinstance(request, CountTokensRequest) else ()
+    return tuple(each for each in management.edits or () if not isinstance(each, left_out))
+
+
+def _may_compact(request: BaseRequest, tools: Offered, served: Served) -> MayCompact | None:
+    if not isinstance(request, MessagesRequest):
+        return None
+    if not any(isinstance(each, Compact) for each in _edits_of(request) or ()):
+        return None
+    system = History.before_messages(request, served)
+    return MayCompact(
+        SummaryPlan(_changes(request, tools), in_place=True), system, request.max_tokens
+    )
+
+
+def _changes(request: BaseRequest, tools: Offered) -> tuple[dict[str, Any], ...]:
+    return summed_changes(request, tools.paths, tools.tools)
 
 
 def _asks_in_vain(message: Message, served: Served) -> bool:

@@ -20,11 +20,6 @@ def refuse_unsupported(request: BaseRequest) -> None:
 def _refuse_context_edits(request: BaseRequest) -> None:
     management = request.context_management
     for index, edit in enumerate((management.edits if management else None) or ()):
-        if edit.type == "compact_20260112":
-            raise ApiError.invalid(
-                f"context_management.edits.{index}.type: '{edit.type}' is not supported yet;"
-                " compact the history in the client"
-            )
         if index and edit.type == "clear_thinking_20251015":
             raise ApiError.invalid(
                 f"context_management.edits.{index}.type: '{edit.type}' must be the first of the"

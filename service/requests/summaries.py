@@ -9,18 +9,22 @@ from typing import Any, Self, cast
 from service.errors import ApiError
 from service.signatures import Signer
 from service.wire.blocks import CompactionBlock
-from service.wire.requests import BaseRequest, SystemMessage
+from service.wire.requests import BaseRequest, Message, SystemMessage
 from storage.json_text import to_json
 
 # Always the same: prompts that begin with one summary begin alike.
 _BEFORE = "Of this conversation so far, only this summary is left:\n\n<summary>\n"
 _AFTER = "\n</summary>\n\nGo on from there."
-_NOTHING = SystemMessage(role="system")
 
 
 def as_told(summary: str) -> str:
     """What the model is told instead of all that was said before."""
     return f"{_BEFORE}{summary}{_AFTER}"
+
+
+def is_told(text: str) -> bool:
+    """Whether it is a summary as the model is told, and nothing else."""
+    return text.startswith(_BEFORE) and text.endswith(_AFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +88,14 @@ def after_summary(request: BaseRequest, signer: Signer) -> BaseRequest:
             " conversation; leave out what stands before it",
             "compaction_block_misplaced",
         )
-    left = [_NOTHING] * first + list(request.messages[first:])
-    return request.model_copy(update={"messages": left})
+    silent = [_silent(each) for each in request.messages[:first]]
+    return request.model_copy(update={"messages": [*silent, *request.messages[first:]]})
+
+
+def _silent(message: Message) -> SystemMessage:
+    """One that says nothing. The effort that was asked for stays so."""
+    config = message.output_config if isinstance(message, SystemMessage) else None
+    return SystemMessage(role="system", output_config=config)
 
 
 def _is_in_place(block: CompactionBlock, path: str, signer: Signer) -> bool:

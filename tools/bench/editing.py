@@ -41,7 +41,7 @@ def editing(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Fig
         family.render(conversation)
         rendering.append(1000 * (time.process_time() - began))
         began = time.process_time()
-        edited(conversation, edits, family.render)
+        edited(conversation, edits, family.render, 1 << 20)
         whole.append(1000 * (time.process_time() - began))
     size = f"{len(conversation.turns)} turns, {questions * _CALLS} results, {tokens} tokens"
     yield Figure(

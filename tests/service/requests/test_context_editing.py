@@ -170,7 +170,7 @@ def edit_of(**fields: Any) -> Edit:
 
 
 def after(turns: tuple[Turn, ...], *edits: dict[str, Any]) -> Edited:
-    return edited(Conversation(turns), [edit_of(**each) for each in edits], written)
+    return edited(Conversation(turns), [edit_of(**each) for each in edits], written, 1 << 20)
 
 
 def cleared(made: Edited) -> list[str]:
@@ -383,7 +383,7 @@ def conversations(draw: st.DrawFn) -> Conversation:
 def test_edits_keep_every_pair_and_touch_nothing_else(
     conversation: Conversation, edits: list[dict[str, Any]]
 ) -> None:
-    made = edited(conversation, [edit_of(**each) for each in edits], written)
+    made = edited(conversation, [edit_of(**each) for each in edits], written, 1 << 20)
     assert written(made.conversation) == made.rendered
     assert made.original_tokens == len(written(conversation).ids)
     fewer = sum(each.cleared_input_tokens for each in made.applied)
@@ -404,7 +404,7 @@ def test_edits_keep_every_pair_and_touch_nothing_else(
                     assert new in (old, replace(old, text=CLEARED))
                 case _:
                     assert new == old
-    again = edited(made.conversation, [edit_of(**each) for each in edits], written)
+    again = edited(made.conversation, [edit_of(**each) for each in edits], written, 1 << 20)
     assert len(again.rendered.ids) <= len(made.rendered.ids)
 
 

@@ -161,15 +161,6 @@ def test_other_blocks_are_refused_by_type_and_path(
             {"mcp_servers": [{"type": "url", "url": "u", "name": "n"}]},
             "mcp_servers: calling MCP servers is not supported; connect them in the client",
         ),
-        (
-            {
-                "context_management": {
-                    "edits": [{"type": "clear_thinking_20251015"}, {"type": "compact_20260112"}]
-                }
-            },
-            "context_management.edits.1.type: 'compact_20260112' is not supported yet;"
-            " compact the history in the client",
-        ),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(
