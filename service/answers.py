@@ -81,6 +81,8 @@ class Answers:
         return kept if self._content else []
 
     def _kept(self, rounds: Sequence[Round]) -> list[KeptAnswer]:
+        if rounds[0].answer.plan.summary:
+            rounds = rounds[1:]  # what was said before is out of use
         plan = rounds[0].answer.plan
         content = content_of(piece for each in rounds for piece in each.answer.pieces)
         turns = History.answered(content, self._served, definitions_of(plan.findable))
@@ -96,6 +98,10 @@ class Answers:
                 ids = (*its.run.prompt[turn_from:], *its.answer.ids)
                 kept.append(KeptAnswer(digest, _packed(ids)))
         return kept
+
+    def digest(self, turns: Sequence[Turn]) -> bytes:
+        """Of all that was said."""
+        return self._digests(turns)[-1]
 
     def _digests(self, turns: Sequence[Turn]) -> list[bytes]:
         """Of all that was said up to the end of each turn."""

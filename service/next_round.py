@@ -1,14 +1,18 @@
-"""What a message goes on with when the service has run what the model called."""
+"""What a message goes on with: what the service ran for the model, or a summary it has made."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from models.conversation import AnswerForm, Conversation, Turn
 from models.families.family import Family
 from service.guiding import Guides
+from service.requests.answer_plan import AfterSummary
 from service.requests.found_tools import definitions_of
 from service.requests.history import History
 from service.requests.served import Served
+from service.requests.summaries import as_told, summary_in
 from service.scheduling.rounds import NextRound, Round, form_after
+from service.shared_tokens import shared_tokens
 from service.tool_search.results import found_in
 from service.wire.responses import StopReason
 from storage.answer_pieces import content_of
@@ -19,11 +23,19 @@ _QUESTION = Turn.of("user", "?")
 class NextRounds:
     """Needs nothing of a conversation but its last round, so that a record of that is enough."""
 
-    def __init__(self, family: Family, served: Served, context_tokens: int) -> None:
+    def __init__(
+        self,
+        family: Family,
+        served: Served,
+        context_tokens: int,
+        digest: Callable[[Sequence[Turn]], bytes],
+    ) -> None:
+        """`digest` is that of all that was said, by which answers are remembered."""
         self._family = family
         self._served = served
         self._guides = Guides(family)
         self._context_tokens = context_tokens
+        self._digest = digest
 
     def after(self, last: Round) -> NextRound | StopReason:
         """The round that follows, or why there can be none. To be called off the event loop.
@@ -31,6 +43,8 @@ class NextRounds:
         Raises ApiError for a tool that was found, is strict and beyond any grammar.
         """
         run, answer = last.run, last.answer
+        if answer.plan.then is not None:
+            return self._after_summary(last, answer.plan.then)
         left = run.max_tokens - len(answer.ids)
         if not left:
             return "max_tokens"
@@ -52,6 +66,46 @@ class NextRounds:
             guide.spec.as_json() if guide.spec else None,
             guide.form.guided,
             found,
+            answer.plan.asked,
+        )
+
+    def _after_summary(self, last: Round, then: AfterSummary) -> NextRound | StopReason:
+        """The answer to what is left of the conversation, as a client asks for it that sends the
+        summary back; where there is none, to the conversation."""
+        plan = then.plan
+        summary = summary_in(last.answer.pieces)
+        if summary is None:
+            kept, ids, opens, answer_from = then.kept, then.ids, plan.opens, plan.answer_from
+            asked = last.answer.plan.asked
+        else:
+            # Where tools were found there is nothing left to show them.
+            tools = tuple(replace(each, is_found=False) for each in plan.form.tools)
+            turns = (Turn.of("system", then.system), Turn.of("user", as_told(summary)))
+            turns = turns if then.system else turns[1:]
+            form = replace(plan.form, tools=tools)
+            rendered = self._family.render(Conversation(turns, form, then.effort))
+            kept = shared_tokens(last.run.prompt + last.answer.ids, rendered.ids)
+            ids, opens, answer_from = (
+                tuple(rendered.ids[kept:]),
+                rendered.opens,
+                rendered.answer_from,
+            )
+            asked = self._digest(turns).hex()
+        room = self._context_tokens - kept - len(ids)
+        if room <= 0:
+            return "model_context_window_exceeded"
+        guide = self._guides.of(
+            plan.form, opens, {each.name: each.name for each in plan.form.tools}
+        )
+        return NextRound(
+            kept,
+            ids,
+            min(then.max_tokens, room),
+            opens,
+            answer_from,
+            guide.spec.as_json() if guide.spec else None,
+            guide.form.guided,
+            asked=asked,
         )
 
     def _results(self, last: Round, form: AnswerForm) -> tuple[tuple[int, ...], int, str]:

@@ -61,7 +61,7 @@ class Preparation:
         self._documents = documents
         self._threads = threads
         self._prompts = Prompts(family, context_tokens)
-        self._next_rounds = NextRounds(family, served, context_tokens)
+        self._next_rounds = NextRounds(family, served, context_tokens, answers.digest)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
         self._reading = CapacityLimiter(_READ_AT_ONCE)
@@ -204,13 +204,14 @@ class Preparation:
     def begun(self, next_one: NextRound, last: Round, message_id: str) -> Round:
         """That round, of which nothing is there yet."""
         run = next_one.run_after(last)
-        fills_context = run.max_tokens < last.run.max_tokens - len(last.answer.ids)
+        then = last.answer.plan.then
+        left = then.max_tokens if then else last.run.max_tokens - len(last.answer.ids)
         answer = self.answer(
             run,
             next_one.plan_after(last.answer.plan),
             message_id,
             before=last.answer,
-            fills_context=fills_context,
+            fills_context=run.max_tokens < left,
         )
         return Round(run, answer)
 

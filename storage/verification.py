@@ -143,7 +143,7 @@ def _record(stored: StoredRun, record: RunRecord, shared: bool) -> Iterator[str]
         yield "its events are not numbered from 1 without a gap"
     if response is not None:
         yield from _answer(response, _Generated.of(events))
-        yield from _told(events, response["message"]["usage"])
+        yield from _told(events, _spent(response["message"]["usage"]))
     if job.state in _GOING_ON:
         return
     claimed = _last_attempt(events)
@@ -186,7 +186,7 @@ def _answer(response: dict[str, Any], generated: _Generated) -> Iterator[str]:
     if isinstance(generated.content, int):
         shapes = (each.get("text") or each.get("thinking") for each in message["content"])
         answered = sum(shape["chars"] for shape in shapes if shape)
-    tokens = message["usage"]["output_tokens"]
+    tokens = _spent(message["usage"])["output_tokens"]
     yield from _differences(
         "events", "response.json", {"output tokens": (generated.tokens, tokens)}
     )
@@ -215,10 +215,29 @@ def _told(events: Sequence[dict[str, Any]], usage: dict[str, Any]) -> Iterator[s
     )
 
 
+def _spent(usage: dict[str, Any]) -> dict[str, Any]:
+    """In all rounds: what a summary took is not in the sums that clients are told."""
+    rounds: list[dict[str, Any]] = usage.get("iterations") or [usage]
+    sums = {
+        name: sum(each[name] for each in rounds)
+        for name in (
+            "input_tokens",
+            "cache_read_input_tokens",
+            "cache_creation_input_tokens",
+            "output_tokens",
+        )
+    }
+    created = {
+        name: sum(each["cache_creation"][name] for each in rounds)
+        for name in usage["cache_creation"]
+    }
+    return {**sums, "cache_creation": created}
+
+
 def _row_and_answer(job: Job, response: dict[str, Any], later_prompts_tokens: int) -> Iterator[str]:
     message: dict[str, Any] = response["message"]
     error: dict[str, Any] = response["error"] or {}
-    usage = message["usage"]
+    usage = _spent(message["usage"])
     read = usage["cache_read_input_tokens"] + usage["cache_creation_input_tokens"]
     compared: dict[str, tuple[object, object]] = {
         "state": (job.state.value, response["state"]),
@@ -238,7 +257,7 @@ def _row_and_answer(job: Job, response: dict[str, Any], later_prompts_tokens: in
 
 def _telemetry_and_answer(row: Telemetry | None, response: dict[str, Any]) -> Iterator[str]:
     if row is not None:
-        usage = response["message"]["usage"]
+        usage = _spent(response["message"]["usage"])
         read, created = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
         yield from _differences(
             "telemetry row",

@@ -10,6 +10,7 @@ from service.errors import ApiError
 from service.signatures import Signer
 from service.wire.blocks import CompactionBlock
 from service.wire.requests import BaseRequest, Message, SystemMessage
+from storage.answer_pieces import Piece, WholeBlock
 from storage.json_text import to_json
 
 # Always the same: prompts that begin with one summary begin alike.
@@ -25,6 +26,12 @@ def as_told(summary: str) -> str:
 def is_told(text: str) -> bool:
     """Whether it is a summary as the model is told, and nothing else."""
     return text.startswith(_BEFORE) and text.endswith(_AFTER)
+
+
+def summary_in(pieces: Sequence[Piece]) -> str | None:
+    """What the block says that the answer is."""
+    (block,) = (each.block for each in pieces if isinstance(each, WholeBlock))
+    return block["content"]
 
 
 @dataclass(frozen=True, slots=True)

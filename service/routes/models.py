@@ -78,7 +78,7 @@ def _capabilities(can: Capabilities, *, grammar: bool) -> dict[str, Any]:
             "supported": True,
             "clear_tool_uses_20250919": _supported(True),
             "clear_thinking_20251015": _supported(True),
-            "compact_20260112": no,
+            "compact_20260112": _supported(True),
         },
         "compaction": {"supported": True, "summarize": _supported(True)},
         "server_tools": {"supported": False, "web_search": no, "code_execution": no},

@@ -152,6 +152,8 @@ class Answer:
             )
         elif self._blocks.client_calls and not self._blocks.in_call:
             self.stop_reason = "tool_use"
+        elif self.plan.then:
+            self.goes_on = True
         elif self._is_summary:  # one that was cut short still says the most important
             self.stop_reason = "compaction"
         elif self._blocks.server_calls and reason in ("end_turn", "tool_use"):

@@ -150,7 +150,7 @@ def _message(live: LiveJob, outcome: Outcome) -> Message:
 
 
 def _telemetry(live: LiveJob) -> Telemetry:
-    stats, usage = live.stats, live.usage
+    stats, usage = live.stats, live.spent
     return Telemetry(
         queue_seconds=live.queue_seconds,
         load_seconds=live.load_seconds,

@@ -7,7 +7,15 @@ from typing import Any
 from service.errors import ApiError
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Relay
-from service.wire.responses import AppliedEdit, CacheMiss, Iteration, Message, PromptUsage, Usage
+from service.wire.responses import (
+    AppliedEdit,
+    CacheMiss,
+    Iteration,
+    IterationKind,
+    Message,
+    PromptUsage,
+    Usage,
+)
 from storage.answer_pieces import content_of, pieces_in, pieces_of
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
@@ -46,7 +54,7 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
         )
     message, relay = response["message"], Relay()
     usage = Usage.recalled(message["usage"])
-    relay.publish(usage.iterations[0].prompt if usage.iterations else usage.prompt)
+    relay.publish(Usage.of(usage.iterations[:1]).prompt if usage.iterations else usage.prompt)
     for piece in pieces_of(message["content"]):
         relay.publish(piece)
     relay.publish(Answered(message["stop_reason"], message["stop_sequence"], usage))
@@ -76,10 +84,12 @@ def told_of(event: dict[str, Any], tokens: int) -> PromptUsage:
     return PromptUsage(tokens - sum(told), *told)
 
 
-def usage_in(events: Sequence[dict[str, Any]], tokens: int) -> Usage:
-    """What clients were told, or would have been, of a run whose first prompt has so many
+def usage_in(
+    events: Sequence[dict[str, Any]], tokens: int, first: IterationKind = "message"
+) -> Usage:
+    """What clients were told, or would have been, of a run the `first` prompt of which has so many
     tokens."""
-    rounds = [Iteration(PromptUsage(tokens), 0)]
+    rounds = [Iteration(PromptUsage(tokens), 0, kind=first)]
     for each in events:
         last = rounds[-1]
         match each["event"]:
@@ -96,6 +106,11 @@ def usage_in(events: Sequence[dict[str, Any]], tokens: int) -> Usage:
             case _:
                 pass
     return Usage.of(rounds)
+
+
+def _first_of(record: RunRecord) -> IterationKind:
+    summary = record.prompt().get("summary")
+    return "compaction" if summary and summary["in_place"] else "message"
 
 
 def claims(events: Sequence[dict[str, Any]]) -> int:
@@ -121,7 +136,7 @@ def close_unfinished(
         content=content_of(piece for each in shown for piece in pieces_in(each)),
         stop_reason=None,
         stop_sequence=None,
-        usage=usage_in(events, job.input_tokens),
+        usage=usage_in(events, job.input_tokens, _first_of(record)),
     )
     response = recorded(state, message, error)
     if characters := sum(each.get("chars", 0) for each in shown):  # recorded without content

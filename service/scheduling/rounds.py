@@ -22,8 +22,9 @@ class Round:
     @property
     def usage(self) -> Iteration:
         """All of its prompt is input as long as nothing else is known."""
-        prompt = self.told or PromptUsage(len(self.run.prompt))
-        return Iteration(prompt, len(self.answer.ids), self.answer.thinking_tokens)
+        prompt, answer = self.told or PromptUsage(len(self.run.prompt)), self.answer
+        kind = "compaction" if answer.plan.summary and answer.plan.summary.in_place else "message"
+        return Iteration(prompt, len(answer.ids), answer.thinking_tokens, kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class NextRound:
     guide: dict[str, Any] | None = None
     guided: bool = True
     found: tuple[str, ...] = ()
+    asked: str = ""
 
     @property
     def prompt_tokens(self) -> int:
@@ -57,6 +59,7 @@ class NextRound:
             "guide": self.guide,
             "guided": self.guided,
             "found": list(self.found),
+            "asked": self.asked,
         }
 
     @classmethod
@@ -71,6 +74,7 @@ class NextRound:
             event["guide"],
             event["guided"],
             tuple(event["found"]),
+            event["asked"],
         )
 
     def run_after(self, last: Round) -> Run:
@@ -83,12 +87,19 @@ class NextRound:
             max_tokens=self.max_tokens,
             seed=(last.run.seed + 1) % (1 << 63),
             guide=self.guide,
+            boundaries=tuple(each for each in last.run.boundaries if each.tokens <= self.kept),
             answer_from=self.answer_from,
         )
 
     def plan_after(self, last: AnswerPlan) -> AnswerPlan:
-        form = replace(form_after(last, self.found), guided=self.guided)
-        return replace(last, form=form, opens=self.opens, answer_from=self.answer_from)
+        plan = last.then.plan if last.then else replace(last, form=form_after(last, self.found))
+        return replace(
+            plan,
+            form=replace(plan.form, guided=self.guided),
+            opens=self.opens,
+            answer_from=self.answer_from,
+            asked=self.asked,
+        )
 
 
 def form_after(last: AnswerPlan, found: tuple[str, ...]) -> AnswerForm:

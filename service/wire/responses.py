@@ -133,8 +133,8 @@ class Usage:
 
     @classmethod
     def of(cls, rounds: Sequence[Iteration]) -> Self:
-        """The sum of all that are messages."""
-        if len(rounds) == 1:
+        """The sum of all that are messages: what a summary takes counts for itself."""
+        if len(rounds) == 1 and rounds[0].kind == "message":
             only = rounds[0]
             return cls(only.prompt, only.output_tokens, only.thinking_tokens)
         counted = [each for each in rounds if each.kind == "message"]

@@ -1,7 +1,8 @@
 """An engine process without a model, for protocol tests: it does what the prompt tells it to.
 
-The last user turn, in ChatML, may be a JSON object; anything else is answered with "ok". Where the
-environment names a SCRIPT_FILE, that has the object, whatever the prompt. Its keys:
+The last user turn, in ChatML, may be a JSON object, or have one as a line (the last counts);
+anything else is answered with "ok". Where the environment names a SCRIPT_FILE, that has the object,
+whatever the prompt. Its keys:
 
     say            the text to answer with; markers in it are tokens of their own
     ids            the token ids to answer with, instead of `say`
@@ -190,11 +191,14 @@ def _last_user_turn(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 
 def _script(text: str) -> dict[str, Any]:
-    try:
-        script = json.loads(text)
-    except ValueError:
-        return {}
-    return script if isinstance(script, dict) else {}
+    for each in (text, *reversed(text.splitlines())):
+        try:
+            script = json.loads(each)
+        except ValueError:
+            continue
+        if isinstance(script, dict):
+            return script
+    return {}
 
 
 if __name__ == "__main__":
