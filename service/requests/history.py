@@ -220,10 +220,10 @@ class History:
             return
         self._add("assistant", [])
         for index, block in enumerate(_blocks(message.content)):
+            if not self._open and not isinstance(block, ToolSearchResultBlock):
+                self._end_searches()
             said = self._said(block, f"{path}.{index}")
             if said is not None:
-                if not self._open:
-                    self._end_searches()
                 self._add("assistant", [said])
 
     def _summary(self, message: AssistantMessage, path: str) -> bool:

@@ -43,6 +43,7 @@ class Prepared:
     the tools are. `edits` are to be made before the conversation is rendered; None where the
     request says nothing of any. With a `summary` the conversation asks for that.
     `files` are the uploaded files that the request names, with their SHA-256.
+    `findable` are the tools that the model may search.
     """
 
     conversation: Conversation

@@ -43,7 +43,11 @@ class Toolbox:
     @property
     def findable(self) -> tuple[Tool, ...]:
         """Those that a search may find, or find again."""
-        return tuple(self._tools[name] for name in self._tools if self._is_findable(name))
+        return tuple(
+            replace(tool, is_found=True)
+            for name, tool in self._tools.items()
+            if self._is_findable(name)
+        )
 
     @property
     def deferred(self) -> tuple[Tool, ...]:

@@ -32,14 +32,12 @@ def matching(pattern: str, tools: Sequence[Tool]) -> list[Tool]:
     options.max_mem = _PROGRAM_BYTES
     try:
         search = re2.compile(pattern, options).search
-    except re2.error as error:
+    except (re2.error, UnicodeEncodeError) as error:
         raise BadPattern(f"the pattern is no regular expression of RE2's: {error}") from error
     named, others, until = list[Tool](), list[Tool](), time.monotonic() + _MOST_SECONDS
     for tool in tools:
-        if search(tool.name):
-            named.append(tool)
-        elif search(searched_text(tool)):
-            others.append(tool)
+        if search(searched_text(tool)):
+            (named if search(tool.name) else others).append(tool)
         if time.monotonic() > until:
             raise TookTooLong
     return [*named, *others]

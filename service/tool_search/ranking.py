@@ -4,43 +4,57 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from models.conversation import Tool
 from service.tool_search.searched_text import searched_text
 
 # The usual values: how soon a word's repetitions count no more, and how much length counts.
 _SATURATION, _BY_LENGTH = 1.5, 0.75
-# `readFile` and `read_file` are two words.
-_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_a-zA-Z]+")
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")  # `readFile` is two words
+_WORD = re.compile(r"[^\W_]+")  # and so is `read_file`
+# Some hundred tools at a time, as long as nothing of them changes.
+_KEPT = 2048
 
 
 def ranked(query: str, tools: Sequence[Tool]) -> list[Tool]:
     """Those that have any of the words, the best first; of equals, in their order."""
-    wanted = set(_words(query))
-    texts = [_words(searched_text(each)) for each in tools]
-    counts = [Counter(each for each in text if each in wanted) for text in texts]
-    having = Counter(word for each in counts for word in each)
-    usual = max(1, sum(map(len, texts))) / max(1, len(texts))
+    wanted = [_forms(each) for each in dict.fromkeys(_words(query))]
+    texts = [_counted(searched_text(each)) for each in tools]
+    counts = [[sum(map(text.__getitem__, forms)) for forms in wanted] for text, _ in texts]
+    weights = [
+        _weight(len(tools), sum(count[place] > 0 for count in counts))
+        for place in range(len(wanted))
+    ]
+    usual = max(1, sum(length for _, length in texts)) / max(1, len(texts))
 
-    def score(count: Counter[str], length: int) -> float:
+    def score(place: int) -> float:
+        length = texts[place][1]
         norm = _SATURATION * (1 - _BY_LENGTH + _BY_LENGTH * length / usual)
         return sum(
-            math.log(1 + (len(tools) - having[word] + 0.5) / (having[word] + 0.5))
-            * times
-            * (_SATURATION + 1)
-            / (times + norm)
-            for word, times in count.items()
+            weight * times * (_SATURATION + 1) / (times + norm)
+            for weight, times in zip(weights, counts[place], strict=True)
         )
 
-    scores = [score(count, len(text)) for count, text in zip(counts, texts, strict=True)]
-    found = [place for place, each in enumerate(counts) if each]
-    return [tools[place] for place in sorted(found, key=lambda place: -scores[place])]
+    scores = {place: score(place) for place, count in enumerate(counts) if any(count)}
+    return [tools[place] for place in sorted(scores, key=lambda place: -scores[place])]
+
+
+def _weight(all_texts: int, having: int) -> float:
+    return math.log(1 + (all_texts - having + 0.5) / (having + 0.5))
+
+
+def _forms(word: str) -> set[str]:
+    """With the plural of most English words, so that `files` finds `file`."""
+    return {word, f"{word}s", word.removesuffix("s")}
 
 
 def _words(text: str) -> list[str]:
-    return [_stem(each.lower()) for each in _WORD.findall(text)]
+    return _WORD.findall(_HUMP.sub(" ", text).lower())
 
 
-def _stem(word: str) -> str:
-    """Without the plural of most English words, so that `files` finds `file`."""
-    return word[:-1] if len(word) > 3 and word[-1] == "s" and word[-2] != "s" else word
+@lru_cache(maxsize=_KEPT)
+def _counted(text: str) -> tuple[Counter[str], int]:
+    """How often each word is there, and how many there are."""
+    words = _words(text)
+    return Counter(words), len(words)

@@ -23,6 +23,7 @@ from service.preparation import Preparation
 from service.prompts import Prompt
 from service.requests.served import Served
 from service.scheduling.answer import Answer
+from service.scheduling.rounds import Round
 from service.signatures import Signer
 from service.threads import Threads
 from service.wire.requests import MessagesRequest
@@ -64,7 +65,7 @@ class Model:
         answer = self.preparation.answer(run, prompt.plan, f"msg_{self.runs}")
         answer.take(ids)
         if answer.fault is None:
-            self.portal.call(self.answers.remember, run, answer)
+            self.portal.call(self.answers.remember, [Round(run, answer)])
         return answer
 
 

@@ -43,6 +43,7 @@ _DELTAS = {
     "text": {"text_delta"},
     "thinking": {"thinking_delta", "signature_delta"},
     "tool_use": {"input_json_delta"},
+    "server_tool_use": {"input_json_delta"},
 }
 
 

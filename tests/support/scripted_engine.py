@@ -14,6 +14,7 @@ whatever the prompt. Its keys:
     step_ms        how long each step takes
     hold_file      a file without which it does not get further than `hold_at`
     hold_at        a number of generated tokens; 0 (the default) is the first step of prefill
+    next           the script of the next round, which the results of this one's calls have begun
     later_s        by how much the clock of the prompt cache is moved on before
 
 A run that was suspended goes on with the step it was at; in another engine process it prefills
@@ -87,8 +88,7 @@ class _Play:
         self.link, self.run, self.suspended_at, self.cache = link, run, suspended_at, cache
         asked = run.prompt[: len(run.prompt) - run.first_index].tolist()
         file = os.environ.get("SCRIPT_FILE")
-        script = Path(file).read_text() if file else _last_user_turn(tokenizer, asked)
-        self.script = _script(script)
+        self.script = _script(Path(file).read_text()) if file else _asked(tokenizer, asked)
         self.ids = self.script.get("ids")
         if self.ids is None:
             self.ids = tokenizer.encode(self.script.get("say", "ok")).ids
@@ -185,9 +185,16 @@ class _Play:
         self.link.send(Finished(self.run.job, reason, stats))
 
 
-def _last_user_turn(tokenizer: Tokenizer, ids: list[int]) -> str:
+def _asked(tokenizer: Tokenizer, ids: list[int]) -> dict[str, Any]:
+    """The script of the last user turn, or that which an earlier one has for after so many."""
     prompt = tokenizer.decode(ids, skip_special_tokens=False)
-    return prompt.rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+    turns = [each.partition("<|im_end|>")[0] for each in prompt.split("<|im_start|>user\n")[1:]]
+    scripts = [_script(each) for each in turns]
+    place = max((place for place, each in enumerate(scripts) if each), default=0)
+    script = scripts[place] if scripts else {}
+    for _ in turns[place + 1 :]:
+        script = script.get("next", {})
+    return script
 
 
 def _script(text: str) -> dict[str, Any]:
