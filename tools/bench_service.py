@@ -14,6 +14,7 @@ from service.settings import default_data_dir
 from tests.support.running import REPOSITORY
 from tools.bench.batch import batch
 from tools.bench.cancelling import cancelling
+from tools.bench.documents import documents
 from tools.bench.editing import editing
 from tools.bench.engine_speed import engine_speed
 from tools.bench.event_loop import event_loop
@@ -43,6 +44,7 @@ _PARTS = {
     "grammar": grammar_cost,
     "parsing": parsing,
     "editing": editing,
+    "documents": documents,
 }
 
 

@@ -2,10 +2,8 @@
 
 import json
 import random
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psutil
 
@@ -14,10 +12,10 @@ from tools.bench.client import Client, Stream
 from tools.bench.figure import Bar, Figure, p99
 from tools.bench.polling import POLLED, polling
 from tools.bench.prompts import words
+from tools.bench.resident import watching
 from tools.bench.services import Places, scripted
 
 _MIB = 1 << 20
-_EVERY_SECONDS = 0.005
 _WORDS = 150, 450  # 1 to 3 KB
 _HOLDS_THE_ENGINE = {
     "model": "claude-bench",
@@ -35,7 +33,7 @@ def batch(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figur
         with (
             Stream(service.url, _HOLDS_THE_ENGINE),
             polling(service.url) as waits,
-            _watching(process) as resident,
+            watching(process) as resident,
         ):
             started = time.perf_counter()
             created = Client(service.url).post("/v1/messages/batches", body)
@@ -75,22 +73,3 @@ def _body(count: int) -> bytes:
         for number in range(count)
     ]
     return json.dumps({"requests": requests}).encode()
-
-
-@contextmanager
-def _watching(process: psutil.Process) -> Iterator[list[int]]:
-    """Bytes of resident memory, again and again; the first are those before the block."""
-    seen = [process.memory_info().rss]
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(_EVERY_SECONDS):
-            seen.append(process.memory_info().rss)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        thread.join()
