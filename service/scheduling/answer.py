@@ -53,11 +53,16 @@ class Answer:
 
     def take(self, ids: Iterable[int]) -> tuple[list[int], list[Piece]]:
         """The ids that count, and the pieces that they let be shown. Those after the end of the
-        answer, wherever that turns out to be, were decoded in vain."""
+        answer, wherever that turns out to be, were decoded in vain. So were those after its only
+        call, but for the model's own end."""
         taken: list[int] = []
         shown: list[Piece] = []
         for token in ids:
             if self.is_over:
+                break
+            if self._blocks.calls and not self._parallel and token not in self._stop_ids:
+                shown += self._finish("tool_use")
+                self.ended_early = True
                 break
             taken.append(token)
             if token in self._stop_ids:
@@ -98,8 +103,6 @@ class Answer:
                     yield from self._finish("stop_sequence", sequence)
                 case _:
                     yield from self._blocks.take(event)
-                    if isinstance(event, events.CallEnd) and not self._parallel:
-                        yield from self._finish("tool_use")
 
     def _finish(self, reason: StopReason, sequence: str | None = None) -> Iterator[Piece]:
         """However it ended: whoever gets a call has to run it, unless another was cut short."""

@@ -123,6 +123,8 @@ def in_a_new_engine(folder: Path, run: Run, cut: int) -> list[list[JobEvent]]:
     """The events of a run before and after the engine was replaced."""
     first = _events(resident(folder), run, cut, "suspended")
     _resident.cache_clear()
+    if first[-1].reason != "suspended":
+        return [first]
     return [first, _events(resident(folder), resumed(run, first), None)]
 
 
