@@ -78,8 +78,10 @@ class ResidentModel:
             cache_bytes = int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY)
         self._cache = PromptCache(lambda: make_prompt_cache(self._model), cache_bytes)
         self._unsettled: tuple[RunState, bool] | None = None
-        self.speculates = speculates and can_roll_back(make_prompt_cache(self._model))
-        self._step_costs = StepCosts()
+        self.speculation: Callable[[Run], Speculation] | None = None
+        if speculates and can_roll_back(make_prompt_cache(self._model)):
+            costs = StepCosts()
+            self.speculation = lambda run: Speculation(run.prompt, costs)
 
     @property
     def dtype(self) -> str:
@@ -116,7 +118,7 @@ class ResidentModel:
         state = self._cache.begin(run)
         if state.use is not None:
             emit(state.use)
-        speculation = Speculation(run.prompt, self._step_costs) if self.speculates else None
+        speculation = self.speculation(run) if self.speculation else None
         generation = _Generation(
             self._model,
             self.chunk_tokens,

@@ -119,7 +119,7 @@ def main() -> None:
         "stored_as": model.stored_as,
         "weights_bytes": model.size_bytes,
         "prefill_chunk_tokens": model.chunk_tokens,
-        "speculates": model.speculates,
+        "speculates": model.speculation is not None,
         "blas": in_use if model.device == "cpu" else None,
         "mlx": version("mlx"),
     }

@@ -31,8 +31,8 @@ class Guide:
                 return ids[self._place]
             case Free(close=close) if close and (self._place or not self._fits(close)):
                 return close[self._place]
-            case Ended() if len(self._stop_ids) == 1:
-                return self._stop_ids[0]
+            case Ended(token):
+                return self._stop_ids[0] if len(self._stop_ids) == 1 else token
             case _:
                 return None
 

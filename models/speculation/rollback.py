@@ -1,6 +1,7 @@
 """Takes tokens back that a model has seen, exactly: for drafts that turned out to be wrong."""
 
-# pyright: basic, reportMissingTypeStubs=false
+# pyright: basic, reportMissingTypeStubs=false, reportOptionalMemberAccess=false
+# pyright: reportOptionalSubscript=false
 # since mlx-lm has no types.
 
 from collections.abc import Sequence

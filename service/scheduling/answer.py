@@ -11,6 +11,9 @@ from service.scheduling.blocks import Blocks, Sign
 from service.wire.responses import StopReason
 from storage.answer_pieces import Piece
 
+# The closing marker of a call and the model's own end, in the smallest tokens.
+_MOST_AFTER_CALL = 32
+
 
 class Answer:
     """The same whether its ids come from the engine now or from a record of earlier times."""
@@ -40,6 +43,8 @@ class Answer:
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
         self._parallel = plan.form.choice.parallel
+        # Tokens that may still come after an only call. A guide lets nothing follow but the end.
+        self._left = _MOST_AFTER_CALL if plan.form.guided else 0
         self._blocks = Blocks(plan, message_id, sign)
 
     @property
@@ -51,24 +56,28 @@ class Answer:
         """Those of its ids that are thinking, delimiters included."""
         return self._parser.thinking_tokens
 
+    @property
+    def _has_only_call(self) -> bool:
+        """Whether it has the one call that it may have."""
+        return self._blocks.calls > 0 and not self._parallel
+
     def take(self, ids: Iterable[int]) -> tuple[list[int], list[Piece]]:
         """The ids that count, and the pieces that they let be shown. Those after the end of the
-        answer, wherever that turns out to be, were decoded in vain. So were those after its only
-        call, but for the model's own end."""
+        answer, wherever that turns out to be, were decoded in vain."""
         taken: list[int] = []
         shown: list[Piece] = []
         for token in ids:
             if self.is_over:
-                break
-            if self._blocks.calls and not self._parallel and token not in self._stop_ids:
-                shown += self._finish("tool_use")
-                self.ended_early = True
                 break
             taken.append(token)
             if token in self._stop_ids:
                 shown += self._end("end_turn")
                 continue
             shown += self._read(self._parser.feed(token))
+            if self._has_only_call and not self.is_over:
+                if self._left == 0:
+                    shown += self._finish("tool_use")
+                self._left -= 1
             self.ended_early = self.is_over
             if not self.is_over and len(self.ids) + len(taken) == self._max_tokens:
                 shown += self._end("max_tokens")
@@ -101,6 +110,8 @@ class Answer:
                     )
                 case events.Stopped(sequence):
                     yield from self._finish("stop_sequence", sequence)
+                case _ if self._has_only_call:
+                    yield from self._finish("tool_use")
                 case _:
                     yield from self._blocks.take(event)
 
