@@ -8,19 +8,22 @@ from quart import Quart, Response, g, has_websocket_context, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from service.auth import Keys
-from service.batches.body import requests_limited
 from service.browser_guard import refuse_web_pages
 from service.core import Core
 from service.errors import ApiError
 from service.ids import new_id
 from service.routes.batches import PATH as BATCHES
 from service.routes.batches import BatchRoutes
+from service.routes.files import PATH as FILES
+from service.routes.files import FileRoutes
 from service.routes.health import HealthRoutes
 from service.routes.messages import MessagesRoutes
 from service.routes.models import ModelRoutes
 from service.routes.run_events import RunEventRoutes
 from service.routes.runs import RunRoutes
 from service.routes.runtime import RuntimeRoutes
+from service.streamed_body import PacedConnection, requests_limited
+from service.upload_form import FORM_BYTES
 from storage.errors import StorageError
 
 logger = logging.getLogger("mererun.http")
@@ -34,7 +37,13 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
     app = Quart("mererun", static_folder=None)
     app.url_map.merge_slashes = False  # by a redirect, in HTML
     app.config["MAX_CONTENT_LENGTH"] = core.settings.body_limit_bytes
-    app.request_class = requests_limited({("POST", BATCHES): core.settings.batch_body_limit_bytes})
+    app.request_class = requests_limited(
+        {
+            ("POST", BATCHES): core.settings.batch_body_limit_bytes,
+            ("POST", FILES): core.settings.file_limit_bytes + FORM_BYTES,
+        }
+    )
+    app.asgi_http_class = PacedConnection
     app.config["RESPONSE_TIMEOUT"] = None  # an answer takes as long as it takes
     app.json.sort_keys = False  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -71,6 +80,7 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
         HealthRoutes,
         MessagesRoutes,
         BatchRoutes,
+        FileRoutes,
         ModelRoutes,
         RunRoutes,
         RunEventRoutes,

@@ -1,6 +1,5 @@
 """Why the prompt cache serves less of a prompt than of an earlier one, from that one's record."""
 
-import re
 from array import array
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from anyio import to_thread
 
 from models.catalog import Checkpoint
 from models.engine.protocol import ids_of
+from service.ids import run_of
 from service.prompts import Prompt
 from service.wire.requests import MessagesRequest
 from service.wire.responses import CacheMiss
@@ -15,7 +15,6 @@ from storage.errors import StorageError
 from storage.jobs import Job, Jobs
 from storage.run_records import RunRecord
 
-_MESSAGE_ID = re.compile(r"msg_([0-9A-Za-z]{24})")
 _UNREADABLE = (StorageError, LookupError, TypeError, ValueError, OverflowError, AttributeError)
 
 
@@ -44,8 +43,8 @@ class CacheDiagnosis:
             return CacheMiss("unavailable")
 
     async def _job(self, message_id: str) -> Job | None:
-        found = _MESSAGE_ID.fullmatch(message_id)  # the run's own but for what is before
-        return await self._jobs.get(f"run_{found[1]}") if found else None
+        run = run_of(message_id)
+        return await self._jobs.get(run) if run else None
 
     def _compare(self, job: Job, prompt: Prompt) -> CacheMiss | None:
         before = RunRecord.at(self._data_dir / job.record).prompt()

@@ -94,6 +94,13 @@ _path = UserPath()
     show_default=True,
 )
 @option(
+    "--speculation",
+    "Whether tokens are drafted, and many verified at a time, where that is faster.",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+)
+@option(
     "--grammar",
     "Whether calls and structured output are held to their schemas while they are written.",
     type=click.Choice(["on", "off"]),
@@ -105,6 +112,18 @@ _path = UserPath()
     "Answer requests for an effort that the model does not have, and say so in a header.",
     is_flag=True,
 )
+@option(
+    "--file-limit-mib",
+    "Take uploaded files of at most so much each.",
+    type=click.IntRange(1),
+    default=_DEFAULTS.file_limit_mib,
+    show_default=True,
+)
+@option(
+    "--allow-document-urls",
+    "Read documents that requests name by a URL, from public addresses only.",
+    is_flag=True,
+)
 @option("--ready-file", "Write {url, pid} here once ready.", type=_path)
 @option(
     "--record-content",
@@ -113,9 +132,14 @@ _path = UserPath()
     default="on",
     show_default=True,
 )
-def serve_command(record_content: str, grammar: str, **options: Any) -> None:
+def serve_command(record_content: str, speculation: str, grammar: str, **options: Any) -> None:
     """Serve until interrupted."""
-    settings = Settings(record_content=record_content == "on", grammar=grammar == "on", **options)
+    settings = Settings(
+        record_content=record_content == "on",
+        speculation=speculation == "on",
+        grammar=grammar == "on",
+        **options,
+    )
     try:
         anyio.run(serve, settings, partial(_announce, with_key=settings.api_key_file is not None))
     except (StartError, KeyFileError, ListenError, StorageError) as error:

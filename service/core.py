@@ -10,6 +10,9 @@ from models.engine.protocol import Load
 from models.families.family import Family
 from service.answers import Answers
 from service.cache_diagnosis import CacheDiagnosis
+from service.documents.documents import Documents
+from service.documents.sources import Sources
+from service.documents.urls import DocumentUrls
 from service.preparation import Preparation
 from service.requests.served import Served
 from service.scheduling.admission import Admission
@@ -19,8 +22,10 @@ from service.scheduling.revival import Revival
 from service.scheduling.scheduler import Claimer, Scheduler
 from service.settings import Settings
 from service.signatures import Signer
+from service.threads import Threads
 from storage.batches import Batches
 from storage.database import Database
+from storage.files import Files
 from storage.jobs import Job, Jobs
 from storage.owner import this_process
 from storage.resumption import resume
@@ -37,6 +42,7 @@ class Core:
     db: Database
     jobs: Jobs
     batches: Batches
+    files: Files
     engine: EngineHost
     preparation: Preparation
     signer: Signer
@@ -68,11 +74,16 @@ class Core:
             ignores_hints=settings.ignore_unsupported_hints,
         )
         answers = Answers(db, served, checkpoint, content=settings.record_content)
+        files = Files(db, settings.data_dir)
+        urls = DocumentUrls() if settings.allow_document_urls else None
+        threads = Threads(jobs, settings.data_dir, content=settings.record_content)
         preparation = Preparation(
             checkpoint,
             family,
             served,
             answers,
+            Documents(Sources(files, urls)),
+            threads,
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
         )
@@ -84,6 +95,7 @@ class Core:
                 cache_folder=str(settings.cache_dir) if settings.cache_disk_gib else None,
                 cache_disk_bytes=settings.cache_disk_bytes,
                 weights=checkpoint.weights_sha256,
+                speculates=settings.speculation,
             ),
             stall_seconds=settings.engine_stall_seconds,
             command=engine_command,
@@ -111,6 +123,7 @@ class Core:
             db=db,
             jobs=jobs,
             batches=batches,
+            files=files,
             engine=engine,
             preparation=preparation,
             signer=signer,
@@ -121,6 +134,7 @@ class Core:
                 checkpoint.id,
                 owner,
                 preparation,
+                threads,
                 diagnosis,
                 jobs,
                 scheduler,

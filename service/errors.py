@@ -48,8 +48,8 @@ class ApiError(Exception):
         return cls(403, "permission_error", message)
 
     @classmethod
-    def not_found(cls, message: str) -> Self:
-        return cls(404, "not_found_error", message)
+    def not_found(cls, message: str, code: str | None = None) -> Self:
+        return cls(404, "not_found_error", message, code)
 
     @classmethod
     def too_large(cls, message: str) -> Self:

@@ -1,4 +1,5 @@
-"""What is due with time: batches that expire, leases that others lost, runs kept long enough."""
+"""What is due with time: batches that expire, leases that others lost, runs kept long enough,
+uploaded files whose time is over."""
 
 import logging
 import time
@@ -24,6 +25,7 @@ class Housekeeping:
         self._db = core.db
         self._jobs = core.jobs
         self._batches = core.batches
+        self._files = core.files
         self._settings = core.settings
         self._owner = core.owner
 
@@ -36,6 +38,7 @@ class Housekeeping:
         alive = is_alive if self._db.shared else _nobody
         await recover(self._jobs, self._settings.data_dir, alive)
         await self._batches.expire(time.time())
+        await self._files.settle()
 
     async def run(self) -> None:
         """Keep looking until cancelled."""
@@ -49,6 +52,7 @@ class Housekeeping:
         await self._batches.expire(time.time())
 
     async def _prune(self) -> None:
+        await self._files.expire(time.time())
         settings = self._settings
         keep = Keep(days=settings.retain_days, size=settings.retain_bytes)
         if keep == Keep():

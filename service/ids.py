@@ -1,5 +1,6 @@
 """Identifiers: a prefix that says what they name, and 24 characters nobody can guess."""
 
+import re
 import secrets
 import string
 from hashlib import sha256
@@ -7,6 +8,7 @@ from hashlib import sha256
 _ALPHABET = string.digits + string.ascii_letters
 _LENGTH = 24  # 142 bits: unique across restarts and machines without asking anyone
 _NUMBERS = len(_ALPHABET) ** _LENGTH
+_MESSAGE_ID = re.compile(rf"msg_([0-9A-Za-z]{{{_LENGTH}}})")
 
 
 def new_suffix() -> str:
@@ -31,3 +33,9 @@ def _suffix(number: int) -> str:
 def new_id(prefix: str) -> str:
     """`msg_…`, `run_…`, `req_…`: the part after the prefix is from the system's CSPRNG."""
     return f"{prefix}_{new_suffix()}"
+
+
+def run_of(message_id: str) -> str | None:
+    """The id of the run whose answer a message is: the same but for what is before."""
+    found = _MESSAGE_ID.fullmatch(message_id)
+    return f"run_{found[1]}" if found else None

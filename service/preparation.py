@@ -3,6 +3,7 @@
 import secrets
 from array import array
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
@@ -12,6 +13,9 @@ from models.catalog import Checkpoint
 from models.engine.protocol import Run
 from models.families.family import Family
 from service.answers import Answers
+from service.documents.documents import Documents
+from service.documents.in_request import unread_sources, with_texts
+from service.documents.sources import Source
 from service.errors import ApiError
 from service.prompt_digests import PromptDigests
 from service.prompts import Prompt, Prompts
@@ -20,6 +24,7 @@ from service.requests.context import check_fits
 from service.requests.prepare import Prepared, conversation_of
 from service.requests.served import Served
 from service.scheduling.answer import Answer
+from service.threads import Threads
 from service.wire.requests import BaseRequest, MessagesRequest
 from service.wire.responses import CacheMiss
 from service.wire.validation import validate
@@ -41,6 +46,8 @@ class Preparation:
         family: Family,
         served: Served,
         answers: Answers,
+        documents: Documents,
+        threads: Threads,
         *,
         context_tokens: int,
         max_output_tokens: int,
@@ -49,6 +56,8 @@ class Preparation:
         self._family = family
         self._served = served
         self._answers = answers
+        self._documents = documents
+        self._threads = threads
         self._prompts = Prompts(family, context_tokens)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
@@ -65,22 +74,33 @@ class Preparation:
     async def read(
         self, received: dict[str, Any], kind: type[Request], scope: str
     ) -> tuple[Request, Prepared]:
-        """The request and its conversation. `scope` is the id of the API key, empty for none.
-        Raises ApiError."""
+        """The request, with what its thread holds, and its conversation. `scope` is the id of the
+        API key, empty for none. Raises ApiError."""
+        whole = await self._threads.whole(received, scope)
 
-        def read() -> tuple[Request, Prepared]:
-            wire = validate(received, kind)
+        def check() -> tuple[Request, dict[str, Source]]:
+            wire = validate(whole.request, kind)
             self.check_model(wire.model)
-            return wire, conversation_of(wire, self._served)
+            return wire, unread_sources(wire)
+
+        def prepare() -> Prepared:
+            return conversation_of(with_texts(wire, texts), self._served)
 
         # A body may have 32 MiB: reading it would hold up every stream.
-        return await to_thread.run_sync(read, limiter=self._reading)
+        with whole.own_paths():
+            wire, sources = await to_thread.run_sync(check, limiter=self._reading)
+            # First, so that no file is deleted between the two.
+            files = await self._documents.digests(sources, scope)
+            texts = await self._documents.texts(sources, scope)
+            prepared = await to_thread.run_sync(prepare, limiter=self._reading)
+            return wire, replace(prepared, files=files)
 
     async def prompt(self, prepared: Prepared, scope: str) -> Prompt:
         """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""
         recalled = await self._answers.recalled(prepared.conversation, scope)
         prompt = await self._prompts.prepare(replace(prepared, conversation=recalled.conversation))
-        return replace(prompt, plan=replace(prompt.plan, asked=recalled.digest.hex()))
+        plan = replace(prompt.plan, asked=recalled.digest.hex())
+        return replace(prompt, plan=plan, files=prepared.files)
 
     def run(self, job: str, request: MessagesRequest, prompt: Prompt, scope: str) -> Run:
         """The run for the engine. Raises ApiError 400 unless prompt and answer fit."""
@@ -182,6 +202,7 @@ class Preparation:
             plan=plan,
             message_id=message_id,
             sign=sign,
+            summarise=plan.summary and partial(plan.summary.block, signer=self._served.signer),
         )
 
 

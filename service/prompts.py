@@ -1,7 +1,8 @@
 """From a request's conversation to its prompt and the plan of its answer, off the event loop."""
 
 from array import array
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -35,7 +36,8 @@ _AT_ONCE = 2
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """Token ids, how the engine is to guide the answer (`GuideSpec` as JSON), where the prompt is
-    to be kept, in ascending order, and how many tokens it had before it was edited."""
+    to be kept, in ascending order, how many tokens it had before it was edited, and the SHA-256 of
+    the uploaded files that it was made of, by id."""
 
     ids: "array[int]"
     plan: AnswerPlan
@@ -43,6 +45,7 @@ class Prompt:
     guide: dict[str, Any] | None = None
     boundaries: tuple[Boundary, ...] = ()
     original_tokens: int = 0
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 class Prompts:
@@ -80,6 +83,7 @@ class Prompts:
             guide.unguided,
             rendered.answer_from,
             edits=None if prepared.edits is None else edits.applied,
+            summary=prepared.summary,
         )
         return Prompt(
             rendered.ids,

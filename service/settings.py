@@ -32,9 +32,12 @@ class Settings:
     ready_file: Path | None = None
     record_content: bool = True
     grammar: bool = True
+    speculation: bool = True
     ignore_unsupported_hints: bool = False
     cache_memory_gib: float | None = None  # by default, a share of the machine's memory
     cache_disk_gib: float = 0.0  # none
+    allow_document_urls: bool = False
+    file_limit_mib: int = 512  # of one uploaded file; the API's own limit is 500 MB
     database_url: str | None = None  # by default a SQLite file in the data folder
 
     queue_limit: int = 1000
@@ -70,6 +73,10 @@ class Settings:
     @property
     def cache_disk_bytes(self) -> int:
         return int(self.cache_disk_gib * (1 << 30))
+
+    @property
+    def file_limit_bytes(self) -> int:
+        return self.file_limit_mib << 20
 
     @property
     def cache_dir(self) -> Path:

@@ -1,4 +1,4 @@
-"""Signatures of thinking: whether what a client brings back is what a model here thought."""
+"""Signatures: whether what a client brings back is what a model here thought, or was made here."""
 
 import base64
 import binascii
@@ -47,7 +47,8 @@ class Signer:
 
     A signature is `mererun1.KEY ID.CLAIMS.MAC`. Its claims are the model, the message, the place
     therein and whether it is a note; where the client is not shown the text, they have that too,
-    compressed.
+    compressed. A seal is the same over
+    the claims of a summary alone.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -108,6 +109,25 @@ class Signer:
         model, message_id, place, is_note, packed = orjson.loads(claims)
         text = thinking if packed is None else zlib.decompress(_decode(packed)).decode()
         return Genuine(text, model, message_id, place, is_note)
+
+    def seal(self, claims: bytes) -> str:
+        """A signature of a summary, which the claims tell of."""
+        return f"{self._prefix}{_encode(claims)}.{self._seal_mac(claims)}"
+
+    def unsealed(self, signature: str) -> bytes | None:
+        """The claims of what was sealed with this key; None for anything else."""
+        encoded, _, mac = signature.removeprefix(self._prefix).partition(".")
+        claims = _decode(encoded)
+        theirs = f"{self._prefix}{_encode(claims)}.{mac}"
+        if theirs != signature or not hmac.compare_digest(
+            self._seal_mac(claims).encode(), mac.encode(errors="replace")
+        ):
+            return None
+        return claims
+
+    def _seal_mac(self, claims: bytes) -> str:
+        # Claims of thinking are a JSON list, so that none of them begins like this.
+        return _encode(hmac.digest(self._key, b"seal\0" + claims, "sha256"))
 
     def _mac(self, claims: bytes, text: str) -> str:
         # Claims are JSON, which has no such byte: where they end is part of what is signed.

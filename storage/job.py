@@ -36,6 +36,8 @@ class NewJob:
     # What the client sent to be able to ask again, and the digest of what it asked.
     idempotency_key: str | None = None
     request_sha256: str | None = None
+    # The id of the message that it continues in a thread.
+    continues: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

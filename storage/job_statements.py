@@ -118,8 +118,9 @@ RESUME = (
                 "error_type",
                 "error_message",
                 "output_tokens",
-                # It may have been asked again meanwhile, and the key be another run's.
+                # It may have been asked again meanwhile, and these be another run's.
                 "idempotency_key",
+                "continues",
             ]
         ),
         turn=-1,

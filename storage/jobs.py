@@ -55,7 +55,8 @@ __all__ = [
 
 
 class DuplicateKey(Exception):
-    """The idempotency key is that of another run, which is going on or has its answer."""
+    """The idempotency key is that of another run, which is going on or has its answer; or the
+    message that this one would continue is continued by such a run."""
 
 
 class Jobs:
@@ -85,7 +86,9 @@ class Jobs:
         try:
             return _job((await self._db.execute(INSERT, values, durable=True)).mappings().one())
         except IntegrityError as error:
-            if "jobs_idempotency" in str(error.orig):
+            # They name the index, or its column, which is in the name of the other one.
+            said = str(error.orig)
+            if "jobs_idempotency" in said or "continues" in said:
                 raise DuplicateKey from error
             raise
 
@@ -245,6 +248,14 @@ class Jobs:
             func.coalesce(jobs.c.api_key, literal_column("''")) == (api_key or ""),
             jobs.c.idempotency_key == idempotency_key,
             jobs.c.idempotency_key.is_not(None),
+            literal_column("jobs.state IN ('queued', 'running', 'succeeded')"),
+        )
+        return found[0] if found else None
+
+    async def continuation(self, message_id: str) -> Job | None:
+        """The job that continues a message in its thread: queued, running or succeeded."""
+        found = await self._select(
+            jobs.c.continues == message_id,
             literal_column("jobs.state IN ('queued', 'running', 'succeeded')"),
         )
         return found[0] if found else None

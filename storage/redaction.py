@@ -1,6 +1,7 @@
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, cast
 
 from storage.json_text import to_json
@@ -13,19 +14,22 @@ _STRUCTURE_KEYS = {
     "model",
     "id",
     "tool_use_id",
+    "file_id",
     "media_type",
     "stop_reason",
     "service_tier",
 }
 # What stands under these is the client's own JSON, keys and all.
+_NONE: Mapping[str, str] = MappingProxyType({})
 _OWN_JSON_KEYS = {"input", "input_examples", "input_schema", "schema"}
 
 
-def redact(request: dict[str, Any]) -> dict[str, Any]:
+def redact(request: dict[str, Any], files: Mapping[str, str] = _NONE) -> dict[str, Any]:
     """A copy of a Messages request without what a record must not keep.
 
     The base64 data of a source becomes {"sha256", "bytes"}; `metadata.user_id` and the tokens
-    of MCP servers become their SHA-256.
+    of MCP servers become their SHA-256. The sources that `files` has the SHA-256 of, by their
+    `file_id`, get it.
     """
     copy = request.copy()
     # A stack, not recursion: a request may nest deeper than Python does.
@@ -34,7 +38,7 @@ def redact(request: dict[str, Any]) -> dict[str, Any]:
         node = pending.pop()
         for key, child in _children(node):
             if key == "source" and isinstance(child, dict):
-                child = _without_data(cast(dict[str, Any], child))
+                child = _recorded(cast(dict[str, Any], child), files)
             if isinstance(child, dict | list):
                 node[key] = cast(Any, child).copy()
                 pending.append(node[key])
@@ -78,8 +82,10 @@ def _children(node: Any) -> Iterable[tuple[Any, Any]]:
     return cast(Any, node.items() if isinstance(node, dict) else enumerate(node))
 
 
-def _without_data(source: dict[str, Any]) -> dict[str, Any]:
-    data = source.get("data")
+def _recorded(source: dict[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    data, file = source.get("data"), source.get("file_id")
+    if source.get("type") == "file" and isinstance(file, str) and file in files:
+        return source | {"sha256": files[file]}
     if source.get("type") != "base64" or not isinstance(data, str):
         return source
     try:

@@ -42,18 +42,20 @@ class RunRecord:
         *,
         request: dict[str, Any],
         prompt: dict[str, Any],
+        thread: dict[str, Any] | None = None,
     ) -> Self:
         """Begin the record `runs/YYYY/MM/DD/<run id>` (the day in UTC), on disk when this returns.
 
         A record that could not be begun leaves nothing behind and raises `StorageError`.
         """
         path = record_path(data_dir, run_id, created_at)
+        more = {} if thread is None else {"thread.json": thread}
         with _explained(path):
             made = _make_folders(path, data_dir)
             try:
                 _publish(
                     path,
-                    {"request.json": request, "prompt.json": prompt},
+                    {"request.json": request, "prompt.json": prompt, **more},
                     also_sync=[folder.parent for folder in made],
                 )
             except BaseException:
@@ -121,6 +123,10 @@ class RunRecord:
     def prompt(self) -> dict[str, Any]:
         """The prepared prompt."""
         return self._required("prompt.json")
+
+    def thread(self) -> dict[str, Any] | None:
+        """What is needed to continue from the answer; None where nobody asked for that."""
+        return self._read("thread.json")
 
     def response(self) -> dict[str, Any] | None:
         """The answer or the error; None while the record is open."""

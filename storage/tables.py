@@ -79,6 +79,7 @@ jobs = Table(
     Column("request_sha256", Text),
     Column("engine_deaths", Whole, nullable=False),
     Column("lost_leases", Whole, nullable=False),
+    Column("continues", Text),
 )
 
 batches = Table(
@@ -142,6 +143,10 @@ telemetry = Table(
     Column("longest_step_seconds", Double),
     Column("cache_read_tokens", Whole, nullable=False),
     Column("cache_creation_tokens", Whole, nullable=False),
+    Column("verified_rounds", Whole, nullable=False),
+    Column("drafted_tokens", Whole, nullable=False),
+    Column("accepted_tokens", Whole, nullable=False),
+    Column("draft_pauses", Whole, nullable=False),
 )
 
 # The tokens of answers, by a digest of what they say, so that later prompts can quote them.
@@ -152,4 +157,18 @@ answers = Table(
     Column("api_key", Text, primary_key=True),
     Column("job_id", Text, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
     Column("ids", LargeBinary, nullable=False),
+)
+
+# Files that clients upload; their bytes are in the data folder. `api_key` is empty for none.
+files = Table(
+    "files",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("api_key", Text, nullable=False),
+    Column("filename", Text, nullable=False),
+    Column("mime_type", Text, nullable=False),
+    Column("size", Whole, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double),
 )

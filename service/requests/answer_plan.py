@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from models.conversation import AnswerForm, ThinkingMode, Tool, ToolChoice
+from service.requests.summaries import SummaryPlan
 from service.wire.responses import AppliedEdit
 
 Display = Literal["summarized", "omitted"]
@@ -17,7 +18,8 @@ class AnswerPlan:
 
     The turn of the answer begins at `answer_from` in its prompt, where the family says so, and
     `asked` is the digest of the conversation before it, in hex. `edits` are those of the prompt, of
-    which the answer tells where the request asked for any.
+    which the answer tells where the request asked for any. With a `summary` it is one, as the one
+    block that it then has.
     """
 
     form: AnswerForm
@@ -27,6 +29,7 @@ class AnswerPlan:
     answer_from: int | None = None
     asked: str = ""
     edits: tuple[AppliedEdit, ...] | None = None
+    summary: SummaryPlan | None = None
 
     def as_json(self) -> dict[str, Any]:
         """What `prompt.json` keeps of it, beside the stop sequences."""
@@ -60,6 +63,7 @@ class AnswerPlan:
             "answer_from": self.answer_from,
             "asked": self.asked,
             "edits": None if self.edits is None else [each.as_json() for each in self.edits],
+            "summary": self.summary.as_json() if self.summary else None,
         }
 
     @classmethod
@@ -70,6 +74,7 @@ class AnswerPlan:
         """
         stops = tuple(recorded["stop_sequences"])
         form, edits = recorded.get("form"), recorded.get("edits")
+        summary = recorded.get("summary")
         if form is None:
             return cls(AnswerForm(stop_sequences=stops))
         return cls(
@@ -87,4 +92,5 @@ class AnswerPlan:
             recorded.get("answer_from"),
             recorded.get("asked", ""),
             None if edits is None else tuple(AppliedEdit.recalled(each) for each in edits),
+            SummaryPlan.recalled(summary) if summary else None,
         )

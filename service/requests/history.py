@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from models.conversation import Block, Mark, Role, Text, Thinking, ToolCall, ToolResult, Turn
 from service.errors import ApiError
+from service.requests.compaction import is_compaction
 from service.requests.marked_text import joined, merged
 from service.requests.readable import Readable, block_text, text_of
 from service.requests.served import Served
@@ -14,6 +15,7 @@ from service.requests.volatile_lines import without_volatile_lines
 from service.signatures import Altered, Foreign, Genuine
 from service.wire.blocks import (
     AssistantBlock,
+    CompactionBlock,
     FallbackBlock,
     McpToolListingBlock,
     RedactedThinkingBlock,
@@ -74,7 +76,7 @@ class History:
                     history._user(message, f"{path}.content")
                 case AssistantMessage():
                     history._assistant(message, f"{path}.content")
-        history._end(len(request.messages) - 1)
+        history._end(len(request.messages) - 1, goes_on=not is_compaction(request))
         return history
 
     @classmethod
@@ -156,11 +158,22 @@ class History:
         if not self._turns or self._turns[-1][0] != "assistant":
             self._check_answered()
             self._answered = {}
+        if self._summary(message, path):
+            return
         blocks = (
             self._said(block, f"{path}.{index}")
             for index, block in enumerate(_blocks(message.content))
         )
         self._add("assistant", [each for each in blocks if each is not None])
+
+    def _summary(self, message: AssistantMessage, path: str) -> bool:
+        """Whether there is nothing but what a summary says, instead of the messages before it: as
+        if the user had said it."""
+        blocks = _blocks(message.content)
+        summaries = [each for each in blocks if isinstance(each, CompactionBlock)]
+        if summaries and summaries[0].content is not None:
+            self._add("user", [self._text(summaries[0], f"{path}.0")])
+        return len(blocks) == len(summaries) > 0
 
     def _said(self, block: AssistantBlock, path: str) -> Block | None:
         """What the model is shown of a block of an earlier answer."""
@@ -180,6 +193,8 @@ class History:
                     self.referenced.update(_found_by_search(block))
                 self.dropped[block.type] = None
                 return None
+            case CompactionBlock():
+                return None  # it stands before the answer
             case _:
                 return self._text(block, path)
 
@@ -208,25 +223,26 @@ class History:
         self.dropped[block.type] = None
         return None
 
-    def _end(self, last: int) -> None:
-        self._check_answered()
+    def _end(self, last: int, *, goes_on: bool) -> None:
+        self._check_answered(None if goes_on else "compaction_incomplete_turn")
         if not self._turns or self._turns[-1][0] != "assistant":
             return
         said = list(merged(self._turns[-1][1]))
         if not said:
             self._turns.pop()  # there is nothing that the answer could go on with
-        elif not isinstance(said[-1], Text):
+        elif goes_on and not isinstance(said[-1], Text):
             raise ApiError.invalid(
                 f"messages.{last}.content: a last assistant message must end with text, which the"
                 " answer goes on with; leave it out for a new answer"
             )
 
-    def _check_answered(self) -> None:
+    def _check_answered(self, code: str | None = None) -> None:
         if self._open:
             call = next(iter(self._open))
             raise ApiError.invalid(
                 f"{self._calls[call]}: tool_use ids were found without tool_result blocks"
-                f" immediately after: {_shown(call)}"
+                f" immediately after: {_shown(call)}",
+                code,
             )
 
     def _add(self, role: Role, blocks: Sequence[Block]) -> None:

@@ -9,11 +9,14 @@ from models.conversation import Conversation
 from service.errors import ApiError
 from service.requests.answer_plan import Display
 from service.requests.cache_markers import markers_of
+from service.requests.compaction import asked_for_summary, check_compaction, is_compaction, task_of
 from service.requests.context_editing import Edit
 from service.requests.forms import display_of, effort_of, form_of
 from service.requests.history import History
 from service.requests.refusals import refuse_unsupported
 from service.requests.served import Served
+from service.requests.summaries import SummaryPlan, after_summary
+from service.requests.tool_changes import summed_changes
 from service.requests.tools import offered
 from service.wire.context_edits import Compact
 from service.wire.requests import (
@@ -37,7 +40,8 @@ class Prepared:
 
     The names, 20 at most, are safe to put into a header. `tool_paths` says where in the request
     the tools are. `edits` are to be made before the conversation is rendered; None where the
-    request says nothing of any.
+    request says nothing of any. With a `summary` the conversation asks for that.
+    `files` are the uploaded files that the request names, with their SHA-256.
     """
 
     conversation: Conversation
@@ -45,6 +49,8 @@ class Prepared:
     display: Display = "summarized"
     tool_paths: Mapping[str, str] = field(default_factory=dict[str, str])
     edits: tuple[Edit, ...] | None = None
+    summary: SummaryPlan | None = None
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def conversation_of(request: BaseRequest, served: Served) -> Prepared:
@@ -54,22 +60,30 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
     Raises ApiError 400 for what is not supported, and for histories that do not hold together.
     """
     refuse_unsupported(request)
+    check_compaction(request)
+    request = after_summary(request, served.signer)
     kept = markers_of(request)
     if isinstance(request, CountTokensRequest):
         kept = dict[str, int]()
     effort = effort_of(request, served)
     history = History.of(request, served, kept)
     tools = offered(request, history.referenced, served, kept)
-    conversation = Conversation(history.turns, effort=effort)
-    form = form_of(request, tools, served, prefills=conversation.prefills)
+    conversation, summary = Conversation(history.turns, effort=effort), None
+    prefills = conversation.prefills and not is_compaction(request)
+    form = form_of(request, tools, served, prefills=prefills)
+    conversation = replace(conversation, form=form)
     if all(turn.role == "system" for turn in conversation.turns):
         raise ApiError.invalid("messages: at least one user or assistant message is required")
+    if is_compaction(request):
+        conversation = asked_for_summary(conversation, task_of(request))
+        summary = SummaryPlan(summed_changes(request, tools.paths, form.tools))
     return Prepared(
-        replace(conversation, form=form),
+        conversation,
         tuple(islice(_ignored(request, history, served), _MAX_IGNORED)),
         display_of(request),
         tools.paths,
         _edits_of(request),
+        summary,
     )
 
 
@@ -81,7 +95,7 @@ def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator
         yield "output_config.task_budget"
     if request.speed == "fast":
         yield "speed"
-    if request.compaction is not None:
+    if request.compaction is not None and not is_compaction(request):
         yield "compaction"
     if any(_asks_in_vain(each, served) for each in request.messages):
         yield "messages.output_config"

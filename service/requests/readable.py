@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from models.conversation import Text
 from service.errors import ApiError
 from service.requests.marked_text import ended, joined
+from service.requests.summaries import as_told
 from service.wire.blocks import (
     BrowserStateBlock,
+    Citations,
     CompactionBlock,
     ContainerUploadBlock,
     ContentSource,
@@ -50,9 +52,11 @@ def block_text(block: Readable, path: str, model: str, kept: Mapping[str, int]) 
         case TextBlock():
             text = Text(block.text)
         case DocumentBlock():
+            _refuse_citations(block.citations, path, model)
             body = _document_text(block, path, model, kept)
             text = joined((Text(block.title or ""), Text(block.context or ""), body), "\n")
         case SearchResultBlock():
+            _refuse_citations(block.citations, path, model)
             texts = text_of(block.content, f"{path}.content", model, kept)
             text = joined((Text(f"{block.title}\n{block.source}"), texts), "\n")
         case ToolReferenceBlock():
@@ -60,7 +64,7 @@ def block_text(block: Readable, path: str, model: str, kept: Mapping[str, int]) 
         case BrowserStateBlock():
             text = Text(to_json({"tabs": block.tabs, **(block.model_extra or {})}).decode())
         case CompactionBlock():
-            text = Text(block.content or "")
+            text = Text(as_told(block.content) if block.content else "")
         case _:
             raise _without_text(block.type, path, model)
     return ended(text, kept.get(path))
@@ -73,10 +77,15 @@ def _document_text(document: DocumentBlock, path: str, model: str, kept: Mapping
         case ContentSource(content=content):
             return text_of(content, f"{path}.source.content", model, kept)
         case source:
-            raise ApiError.invalid(
-                f"{path}.source.type: documents of '{source.type}' sources are not supported by"
-                f" {model} yet; send their text"
-            )
+            raise AssertionError(f"documents have put text in the place of {source.type} sources")
+
+
+def _refuse_citations(citations: Citations | None, path: str, model: str) -> None:
+    if citations is not None and citations.enabled:
+        raise ApiError.invalid(
+            f"{path}.citations: {model} cannot cite reliably; leave citations out, or send"
+            ' {"enabled": false}'
+        )
 
 
 def _without_text(kind: str, path: str, model: str) -> ApiError:

@@ -1,18 +1,11 @@
 """Top-level fields that would change the answer and cannot be honoured: refused by name."""
 
 from service.errors import ApiError
-from service.wire.requests import BaseRequest, MessagesRequest
+from service.wire.requests import BaseRequest
 
 
 def refuse_unsupported(request: BaseRequest) -> None:
     """Raises ApiError 400 that names the field and says what to do instead."""
-    # First, because clients that send it recover from this refusal by its code, whatever else
-    # the request holds.
-    if request.thread is not None:
-        raise ApiError.invalid(
-            "thread: server-held threads are not supported; send the whole history in `messages`",
-            "thread_unsupported_request",
-        )
     if request.container is not None:
         raise ApiError.invalid(
             "container: code execution is not supported; send the request without container"
@@ -20,12 +13,6 @@ def refuse_unsupported(request: BaseRequest) -> None:
     if request.mcp_servers:
         raise ApiError.invalid(
             "mcp_servers: calling MCP servers is not supported; connect them in the client"
-        )
-    # Counting ignores it by contract: clients count the very body that they will compact with.
-    if isinstance(request, MessagesRequest) and request.compaction is not None:
-        raise ApiError.invalid(
-            "compaction: summarising on the server is not supported yet;"
-            " ask for the summary in a message"
         )
     _refuse_context_edits(request)
 

@@ -1,6 +1,6 @@
 """The tools of a request, and which of them the model is shown."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,9 +10,10 @@ from models.grammar.validation import Validator
 from service.errors import ApiError
 from service.requests.client_tools import client_tool
 from service.requests.served import Served
+from service.requests.tool_changes import changes_in
 from service.requests.toolbox import Toolbox
-from service.wire.blocks import ToolAdditionBlock, ToolDefinition, ToolRemovalBlock
-from service.wire.requests import BaseRequest, SystemMessage
+from service.wire.blocks import ToolDefinition
+from service.wire.requests import BaseRequest
 from service.wire.tools import ClientTool, CustomTool, NamedChoice
 
 
@@ -42,7 +43,7 @@ def offered(
             )
         tool = _tool(wire, path, served)
         toolbox.define(replace(tool, kept_seconds=kept.get(path)), wire, path)
-    for path, block in _changes(request):
+    for path, block in changes_in(request):
         if isinstance(block.tool, ToolDefinition):
             wire, path = block.tool.definition, f"{path}.tool.definition"
             _check_supported(path, served)
@@ -59,15 +60,6 @@ def _check_supported(path: str, served: Served) -> None:
         raise ApiError.invalid(
             f"{path}: tool use is not supported by {served.model}; send the request without tools"
         )
-
-
-def _changes(request: BaseRequest) -> Iterator[tuple[str, ToolAdditionBlock | ToolRemovalBlock]]:
-    """With their paths, also of messages whose text is not shown any more."""
-    for index, message in enumerate(request.messages):
-        if isinstance(message, SystemMessage) and not isinstance(message.content, str):
-            for place, block in enumerate(message.content or ()):
-                if isinstance(block, (ToolAdditionBlock, ToolRemovalBlock)):
-                    yield f"messages.{index}.content.{place}", block
 
 
 def _tool(wire: CustomTool | ClientTool, path: str, served: Served) -> Tool:

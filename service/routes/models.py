@@ -80,5 +80,6 @@ def _capabilities(can: Capabilities, *, grammar: bool) -> dict[str, Any]:
             "clear_thinking_20251015": _supported(True),
             "compact_20260112": no,
         },
+        "compaction": {"supported": True, "summarize": _supported(True)},
         "server_tools": {"supported": False, "web_search": no, "code_execution": no},
     }

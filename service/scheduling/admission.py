@@ -21,6 +21,7 @@ from service.scheduling.live_job import LiveJob, Reading
 from service.scheduling.recorded import reading_of
 from service.scheduling.scheduler import Scheduler
 from service.settings import Settings
+from service.threads import Threads, continued_by
 from service.wire.requests import MessagesRequest
 from storage.errors import StorageError
 from storage.failpoints import failpoint
@@ -56,6 +57,7 @@ class Admission:
         model: str,
         owner: str,
         preparation: Preparation,
+        threads: Threads,
         diagnosis: CacheDiagnosis,
         jobs: Jobs,
         scheduler: Scheduler,
@@ -65,6 +67,7 @@ class Admission:
         self._model = model
         self._owner = owner
         self._preparation = preparation
+        self._threads = threads
         self._diagnosis = diagnosis
         self._jobs = jobs
         self._scheduler = scheduler
@@ -79,8 +82,8 @@ class Admission:
         caller: Caller,
     ) -> Reading:
         """Queue the job, or join that of the same idempotency key. Raises ApiError 400 when the
-        prompt does not fit or the key is another request's, 529 when there is no place;
-        StorageError.
+        prompt does not fit, the key is another request's or another continues the same message,
+        529 when there is no place; StorageError.
 
         The job belongs to the tasks that called: when the last of them ends before the job does,
         because its client has gone, the job is cancelled.
@@ -92,7 +95,7 @@ class Admission:
                 return joined
             try:
                 return await self._admitted(received, request, prompt, caller)
-            except DuplicateKey:  # the same request came in meanwhile
+            except DuplicateKey:  # the same request came in meanwhile, or one like it
                 continue
 
     async def _admitted(
@@ -102,6 +105,7 @@ class Admission:
         prompt: Prompt,
         caller: Caller,
     ) -> Reading:
+        thread = await self._threads.kept(received, caller.api_key or "", caller.idempotency_key)
         suffix, now = new_suffix(), time.time()
         run = self._preparation.run(f"run_{suffix}", request, prompt, caller.api_key or "")
         message_id = f"msg_{suffix}"
@@ -135,6 +139,7 @@ class Admission:
             home=self._owner,
             idempotency_key=caller.idempotency_key,
             request_sha256=caller.request_sha256,
+            continues=continued_by(received),
         )
         self._scheduler.live[run.job] = live
         self._belongs_to_this_task(live)
@@ -142,7 +147,7 @@ class Admission:
         async def write() -> None:
             try:
                 failpoint("admitting")
-                await to_thread.run_sync(self._create_record, live, prompt, received, now)
+                await to_thread.run_sync(self._create_record, live, prompt, received, thread, now)
                 failpoint("recorded")
                 await self._insert(new, record)
                 failpoint("inserted")
@@ -211,10 +216,15 @@ class Admission:
             )
 
     def _create_record(
-        self, live: LiveJob, prompt: Prompt, received: dict[str, Any], now: float
+        self,
+        live: LiveJob,
+        prompt: Prompt,
+        received: dict[str, Any],
+        thread: dict[str, Any] | None,
+        now: float,
     ) -> None:
         content = self._settings.record_content
-        kept = redact(received)
+        kept = redact(received, prompt.files)
         RunRecord.create(
             self._settings.data_dir,
             live.id,
@@ -227,6 +237,7 @@ class Admission:
                 digests=prompt.digests,
                 cache_miss=live.cache_miss,
             ),
+            thread=thread,
         )
 
 

@@ -7,7 +7,7 @@ from models.parsing import events
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
 from service.requests.answer_plan import AnswerPlan
-from service.scheduling.blocks import Blocks, Sign
+from service.scheduling.blocks import Blocks, Sign, Summarise, SummaryBlock
 from service.wire.responses import StopReason
 from storage.answer_pieces import Piece
 
@@ -27,7 +27,9 @@ class Answer:
         plan: AnswerPlan,
         message_id: str,
         sign: Sign,
+        summarise: Summarise | None = None,
     ) -> None:
+        """With `summarise` it is a summary."""
         self.ids = ids_of()
         self.pieces: list[Piece] = []
         self.stop_reason: StopReason | None = None
@@ -45,7 +47,8 @@ class Answer:
         self._parallel = plan.form.choice.parallel
         # Tokens that may still come after an only call. A guide lets nothing follow but the end.
         self._left = _MOST_AFTER_CALL if plan.form.guided else 0
-        self._blocks = Blocks(plan, message_id, sign)
+        self._is_summary = summarise is not None
+        self._blocks = SummaryBlock(summarise) if summarise else Blocks(plan, message_id, sign)
 
     @property
     def is_over(self) -> bool:
@@ -95,7 +98,7 @@ class Answer:
         shown = list(self._read(self._parser.end(cut=reason == "max_tokens")))
         if self.is_over:
             return shown
-        self.ended_itself = reason == "end_turn"
+        self.ended_itself = reason == "end_turn" and not self._is_summary
         return [*shown, *self._finish(reason)]
 
     def _read(self, found: Iterable[events.Event]) -> Iterator[Piece]:
@@ -124,5 +127,7 @@ class Answer:
             )
         elif self._blocks.calls and not self._blocks.in_call:
             self.stop_reason = "tool_use"
+        elif self._is_summary:  # one that was cut short still says the most important
+            self.stop_reason = "compaction"
         else:
             self.stop_reason, self.stop_sequence = reason, sequence

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from typing import Any
 
 from models.parsing.events import (
     CallArguments,
@@ -21,6 +22,10 @@ from storage.answer_pieces import Piece, Signature, TextPiece, ThinkingPiece
 Sign = Callable[[str, int], str]
 
 BlockEvent = TextDelta | ThinkingDelta | ThinkingEnd | CallStart | CallArguments | CallEnd
+
+
+# Makes the block that a summary is.
+Summarise = Callable[[str], dict[str, Any]]
 
 
 class _Open(Enum):
@@ -107,3 +112,21 @@ class Blocks:
         self._blank.clear()
         self._open = _Open.CALL
         yield pieces.CallStart(call_id(self._message_id, self.calls), name)
+
+
+class SummaryBlock:
+    """The text of an answer as one block, once all of it is there; thinking is not shown."""
+
+    calls, in_call = 0, False
+
+    def __init__(self, summarise: Summarise) -> None:
+        self._summarise = summarise
+        self._texts: list[str] = []
+
+    def take(self, event: BlockEvent) -> Iterator[Piece]:
+        if isinstance(event, TextDelta):
+            self._texts.append(event.text)
+        yield from ()
+
+    def end(self) -> Iterator[Piece]:
+        yield pieces.WholeBlock(self._summarise("".join(self._texts).strip()))

@@ -13,7 +13,7 @@ from storage.jobs import Job, JobState
 from storage.run_records import RunRecord
 
 # Where a block has what was said in it, or the shape of that.
-_WORDS = ("text", "thinking", "name")
+_WORDS = ("text", "thinking", "name", "signature")
 
 
 def recorded(state: JobState, message: Message, error: ApiError | None) -> dict[str, Any]:

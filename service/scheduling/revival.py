@@ -131,7 +131,7 @@ class Revival:
             live.ending = Ending(JobState.FAILED, error)
             # Without ids, so that nobody takes it for a prompt to go on with.
             kept = self._preparation.recorded(run, plan, content=False)
-            await self._begin_record(record, job, params, kept)
+            await self._begin_record(record, job, redact(params), kept)
             return live
         cache_miss = await self._diagnosis.of(wire, prompt, job.api_key)
         kept = self._preparation.recorded(
@@ -141,7 +141,7 @@ class Revival:
             digests=prompt.digests,
             cache_miss=cache_miss,
         )
-        await self._begin_record(record, job, params, kept)
+        await self._begin_record(record, job, redact(params, prompt.files), kept)
         failpoint("record begun")
         if not await self._jobs.prepared(
             job, input_tokens=len(run.prompt), max_tokens=run.max_tokens
@@ -154,12 +154,10 @@ class Revival:
         return self._live(job, run, answer, record, cache_miss)
 
     async def _begin_record(
-        self, record: RunRecord, job: Job, params: dict[str, Any], prompt: dict[str, Any]
+        self, record: RunRecord, job: Job, request: dict[str, Any], prompt: dict[str, Any]
     ) -> None:
         """Whatever an earlier attempt left is of no use: it had no tokens, or kept none."""
-        kept = redact(params)
-        if not self._content:
-            kept = shapes(kept)
+        kept = request if self._content else shapes(request)
 
         def create() -> None:
             shutil.rmtree(record.path, ignore_errors=True)

@@ -56,6 +56,11 @@ class BlockEvents:
                         yield from self._end_arguments()
                 case CallEnd():
                     yield from self.end()
+                case WholeBlock({"type": "compaction", "content": content} as block):
+                    # By contract it comes in one delta; the rest of the block at its beginning.
+                    yield from self._begin(WholeBlock, {**block, "content": None})
+                    yield self._delta("compaction_delta", content=content)
+                    yield from self.end()
                 case WholeBlock(block):
                     yield from self._begin(WholeBlock, block)
                     yield from self.end()
@@ -80,5 +85,5 @@ class BlockEvents:
             yield self._delta("input_json_delta", partial_json=self._arguments)
             self._arguments = ""
 
-    def _delta(self, kind: str, **more: str) -> events.Event:
+    def _delta(self, kind: str, **more: str | None) -> events.Event:
         return events.content_block_delta(self._index, kind, **more)

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Any, Literal, Self
 
+from pydantic import StringConstraints
+
 from service.wire.shape import (
     CacheableShape,
     FirstFault,
@@ -60,6 +62,10 @@ class ContentSource(Shape):
     content: Annotated[str | Annotated[list[ContentSourceBlock], FirstFault()], StringOrList()]
 
 
+class Citations(Shape):
+    enabled: bool | None = None
+
+
 class DocumentBlock(CacheableShape):
     type: Literal["document"]
     source: Annotated[
@@ -67,6 +73,7 @@ class DocumentBlock(CacheableShape):
     ]
     title: str | None = None
     context: str | None = None
+    citations: Citations | None = None
 
 
 class SearchResultBlock(CacheableShape):
@@ -74,6 +81,7 @@ class SearchResultBlock(CacheableShape):
     source: str
     title: str
     content: Annotated[list[TextBlock], FirstFault()]
+    citations: Citations | None = None
 
 
 class ThinkingBlock(UncacheableShape):
@@ -148,11 +156,6 @@ class ContainerUploadBlock(CacheableShape):
     file_id: str
 
 
-class CompactionBlock(CacheableShape):
-    type: Literal["compaction"]
-    content: str | None = None
-
-
 class McpToolListingBlock(UncacheableShape):
     type: Literal["mcp_tool_listing"]
     mcp_server_name: str
@@ -189,6 +192,19 @@ class ToolRemovalBlock(CacheableShape):
     tool: Annotated[ToolReference | McpReference, OneOf()]
 
 
+ToolChange = Annotated[ToolAdditionBlock | ToolRemovalBlock, OneOf()]
+
+
+class CompactionBlock(CacheableShape):
+    """A summary, in place of all that was said before. One without content says nothing: it was
+    tried to make one, and failed."""
+
+    type: Literal["compaction"]
+    content: Annotated[str, StringConstraints(min_length=1)] | None = None
+    signature: str | None = None
+    tool_changes: Annotated[list[ToolChange], FirstFault()] | None = None
+
+
 UserBlock = Annotated[
     TextBlock
     | ImageBlock
@@ -212,7 +228,9 @@ AssistantBlock = Annotated[
     OneOf(place="an assistant message"),
 ]
 SystemBlock = Annotated[
-    TextBlock | ToolAdditionBlock | ToolRemovalBlock, OneOf(place="a system message")
+    # Summaries to be refused by their code.
+    TextBlock | ToolAdditionBlock | ToolRemovalBlock | CompactionBlock,
+    OneOf(place="a system message"),
 ]
 
 BLOCK_TYPES = frozenset(

@@ -1,4 +1,4 @@
-"""What a request asks to be cleared from its prompt, as clients send it."""
+"""What a request asks to be cleared from its prompt or summarised, as clients send it."""
 
 from typing import Annotated, Any, Literal
 
@@ -65,8 +65,11 @@ class ClearThinking(_ClosedShape):
     ) = None
 
 
-class Compact(Shape):
+class Compact(_ClosedShape):
     type: Literal["compact_20260112"]
+    trigger: InputTokens | None = None
+    instructions: str | None = None
+    pause_after_compaction: bool | None = None
 
 
 ContextEdit = Annotated[ClearToolUses | ClearThinking | Compact, OneOf()]
@@ -74,3 +77,10 @@ ContextEdit = Annotated[ClearToolUses | ClearThinking | Compact, OneOf()]
 
 class ContextManagement(Shape):
     edits: Annotated[list[ContextEdit], FirstFault()] | None = None
+
+
+class Compaction(_ClosedShape):
+    """Makes the whole request one for a summary."""
+
+    type: Literal["summarize"]
+    instructions: str | None = None

@@ -31,7 +31,7 @@ def content_block_start(index: int, block: Block) -> Event:
     return {"type": "content_block_start", "index": index, "content_block": block}
 
 
-def content_block_delta(index: int, kind: str, **more: str) -> Event:
+def content_block_delta(index: int, kind: str, **more: str | None) -> Event:
     delta = {"type": kind, **more}
     return {"type": "content_block_delta", "index": index, "delta": delta}
 

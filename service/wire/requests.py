@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticCustomError
 
 from service.wire.blocks import AssistantBlock, SystemBlock, TextBlock, UserBlock
-from service.wire.context_edits import ContextManagement
+from service.wire.context_edits import Compaction, ContextManagement
 from service.wire.shape import CacheControl, FirstFault, OneOf, Shape, StringOrList
 from service.wire.tools import Tool, ToolChoice
 
@@ -53,6 +53,15 @@ class Diagnostics(Shape):
     """Asks why so little of the prompt was in the cache, compared to that of an earlier message."""
 
     previous_message_id: str | None = None
+
+
+class NewThread(Shape):
+    type: Literal["create"]
+
+
+class ContinuedThread(Shape):
+    type: Literal["continue"]
+    previous_message_id: str
 
 
 class UserMessage(Shape):
@@ -115,11 +124,11 @@ class BaseRequest(Shape):
     inference_geo: str | None = None
     diagnostics: Diagnostics | None = None
     context_management: ContextManagement | None = None
-    compaction: dict[str, Any] | None = None
+    compaction: Compaction | None = None
     mcp_servers: Annotated[list[dict[str, Any]], FirstFault()] | None = None
-    # Any value: whatever these hold, the answer is the same refusal.
+    # Any value: whatever it holds, the answer is the same refusal.
     container: Any = None
-    thread: Any = None
+    thread: Annotated[NewThread | ContinuedThread, OneOf()] | None = None
 
 
 class MessagesRequest(BaseRequest):

@@ -11,6 +11,7 @@ StopReason = Literal[
     "max_tokens",
     "stop_sequence",
     "tool_use",
+    "compaction",
     "refusal",
     "model_context_window_exceeded",
 ]

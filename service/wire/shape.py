@@ -20,6 +20,13 @@ class Shape(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True)
 
+    def as_sent(self) -> dict[str, Any]:
+        """The JSON object that it was, its known fields first."""
+        names = (*type(self).model_fields, *(self.model_extra or ()))
+        return {
+            name: _as_sent(getattr(self, name)) for name in names if name in self.model_fields_set
+        }
+
 
 class CacheControl(Shape):
     type: Literal["ephemeral"]
@@ -109,6 +116,12 @@ class StringOrList:
             custom_error_type="string_or_list",
             custom_error_message="Input should be a string or a list of content blocks",
         )
+
+
+def _as_sent(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_sent(each) for each in cast(list[Any], value)]
+    return value.as_sent() if isinstance(value, Shape) else value
 
 
 def _string_or_list(value: Any) -> str | None:

@@ -263,9 +263,9 @@ def errors_are_typed(place: Place) -> None:
     assert error.body["error"]["type"] == "not_found_error"
     error = _raised(anthropic.BadRequestError, create, **place.asking(), extra_headers=_NOT_JSON)
     assert error.request_id.startswith("req_")
-    threaded = place.asking(extra_body={"thread": {"type": "create"}})
-    error = _raised(anthropic.BadRequestError, create, **threaded)
-    assert error.body["error"]["details"] == {"error_code": "thread_unsupported_request"}
+    lost = {"type": "continue", "previous_message_id": "msg_none"}
+    error = _raised(anthropic.NotFoundError, create, **place.asking(extra_body={"thread": lost}))
+    assert error.body["error"]["details"] == {"error_code": "thread_not_found"}
     error = _raised(anthropic.NotFoundError, count, model="gpt-none", messages=_HELLO)
     assert "gpt-none" in error.message
 
@@ -339,6 +339,45 @@ def keys_are_asked_for(place: Place) -> None:
         error = _raised(anthropic.AuthenticationError, use, **credentials)
         assert error.body["error"]["type"] == "authentication_error"
         assert error.request_id.startswith("req_")
+
+
+@scenario
+def files_come_and_go(place: Place) -> None:
+    for files in (place.client().files, place.client().beta.files):
+        uploaded = [
+            files.upload(file=(f"{number}.txt", f"number {number}".encode(), "text/plain"))
+            for number in range(3)
+        ]
+        assert files.upload(file=b"short-lived", expires_in_seconds=3600).expires_at is not None
+        file = uploaded[1]
+        assert file == files.retrieve_metadata(file.id)
+        assert (file.filename, file.mime_type, file.size_bytes) == ("1.txt", "text/plain", 8)
+        assert files.download(file.id).read() == b"number 1"
+        with files.with_streaming_response.download(file.id) as response:
+            assert b"".join(response.iter_bytes()) == b"number 1"
+        listed = list(files.list(ids=[each.id for each in uploaded]))
+        assert listed == uploaded[::-1]
+        for listed_file in files.list(limit=1):  # a page each
+            assert files.delete(listed_file.id).id == listed_file.id
+        error = _raised(anthropic.NotFoundError, files.download, file.id)
+        assert error.body["error"]["type"] == "not_found_error"
+        assert list(files.list()) == []
+
+
+@scenario
+def files_of_an_async_client(place: Place) -> None:
+    async def use() -> None:
+        async with place.async_client() as client:
+            for files in (client.files, client.beta.files):
+                sent = [files.upload(file=(f"{number}.pdf", b"%PDF")) for number in range(8)]
+                uploaded = await asyncio.gather(*sent)
+                content = await files.download(uploaded[0].id)
+                assert await content.read() == b"%PDF"
+                listed = [file.id async for file in files.list(limit=3)]
+                assert sorted(listed) == sorted(file.id for file in uploaded)
+                await asyncio.gather(*(files.delete(file.id) for file in uploaded))
+
+    asyncio.run(use())
 
 
 def check_count(place: Place, message: Any, **more: Any) -> None:

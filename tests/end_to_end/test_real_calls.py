@@ -121,7 +121,7 @@ def test_an_answer_is_parsed_into_a_model_of_the_client(qwen_served: Qwen) -> No
     assert counted.input_tokens == message.usage.input_tokens == whole.usage.input_tokens
 
 
-def test_the_tool_runner_goes_on_without_a_thread(qwen_served: Qwen) -> None:
+def test_the_tool_runner_continues_its_thread(qwen_served: Qwen) -> None:
     added: list[tuple[int, int]] = []
 
     @beta_tool
@@ -132,21 +132,34 @@ def test_the_tool_runner_goes_on_without_a_thread(qwen_served: Qwen) -> None:
 
     qwen_served.sent.clear()
     runner = qwen_served.client.beta.messages.tool_runner(
-        **qwen_served.asking(SUM, tools=[add]), max_tokens=30, max_iterations=2
+        **qwen_served.asking(SUM, tools=[add]),
+        cache_control={"type": "ephemeral"},
+        max_tokens=30,
+        max_iterations=2,
     )
     first, second = runner
     assert first.stop_reason == "tool_use"
     assert added[0] == (21, 4)
-    assert second.usage.input_tokens > first.usage.input_tokens
-    (threaded, refused), (_, answered), (last, answered_again) = qwen_served.sent
-    assert "thread" in threaded
-    assert (refused, answered, answered_again) == (400, 200, 200)
-    assert "thread" not in last
-    assert [each["role"] for each in last["messages"]] == ["user", "assistant", "user"]
-    (given,) = last["messages"][2]["content"]
+    (created, answered), (continued, answered_again) = qwen_served.sent
+    assert (answered, answered_again) == (200, 200)
+    assert created["thread"] == {"type": "create"}
+    assert continued["thread"] == {"type": "continue", "previous_message_id": first.id}
+    (message,) = continued["messages"]
+    (given,) = message["content"]
     (call,) = [each for each in first.content if each.type == "tool_use"]
     assert (given["type"], given["tool_use_id"]) == ("tool_result", call.id)
     assert "25" in json.dumps(given["content"])
+    created_tokens = first.usage.cache_creation_input_tokens
+    assert second.usage.cache_read_input_tokens == created_tokens > 0
+    answer = {"role": "assistant", "content": first.content}
+    counted = qwen_served.client.messages.count_tokens(
+        model=qwen_served.model,
+        tools=created["tools"],
+        messages=[*created["messages"], answer, message],
+    )
+    usage = second.usage
+    created_now = usage.cache_creation_input_tokens
+    assert counted.input_tokens == usage.input_tokens + created_tokens + created_now
 
 
 def test_where_no_call_is_allowed_one_is_text_in_which_sequences_stop(qwen_served: Qwen) -> None:

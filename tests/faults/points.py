@@ -80,6 +80,23 @@ POINTS = (
 
 
 @dataclass(frozen=True, slots=True)
+class FilePoint:
+    """Where a file is uploaded or deleted, and whether it is there after the next start."""
+
+    name: str
+    situation: str
+    there: bool
+
+
+FILE_POINTS = (
+    FilePoint("file written", "uploaded", False),
+    FilePoint("file inserted", "uploaded", True),
+    FilePoint("file set aside", "deleted", True),
+    FilePoint("file row deleted", "deleted", False),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class EnginePoint:
     """The engine dies in place of the message that would be its `number`-th of the kind."""
 

@@ -17,14 +17,19 @@ from models.families import family_of
 from models.families.prompt_tokens import PromptTokens
 from service import answers
 from service.answers import Answers
+from service.documents.documents import Documents
+from service.documents.sources import Sources
 from service.preparation import Preparation
 from service.prompts import Prompt
 from service.requests.served import Served
 from service.scheduling.answer import Answer
 from service.signatures import Signer
+from service.threads import Threads
 from service.wire.requests import MessagesRequest
 from storage.answer_pieces import content_of
 from storage.database import Database
+from storage.files import Files
+from storage.jobs import Jobs
 from tests.end_to_end.written_answers import Marker
 from tests.models.families.test_own_tokens import FAMILIES, RUN, START
 
@@ -84,7 +89,16 @@ def model_of(folder: Path, db: Database, portal: BlockingPortal) -> Model:
     served = Served(checkpoint.id, family.capabilities, Signer(b"k" * 32), grammar=False)
     known = Answers(db, served, checkpoint, content=True)
     return Model(
-        Preparation(checkpoint, family, served, known, context_tokens=4096, max_output_tokens=4096),
+        Preparation(
+            checkpoint,
+            family,
+            served,
+            known,
+            Documents(Sources(Files(db, folder), None)),
+            Threads(Jobs(db), folder, content=True),
+            context_tokens=4096,
+            max_output_tokens=4096,
+        ),
         known,
         PromptTokens(checkpoint),
         min(family.stop_ids),

@@ -3,12 +3,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import anyio
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from storage.database import Database
-from storage.jobs import MOVES, Job, Jobs, JobState, NewJob
+from storage.jobs import MOVES, DuplicateKey, Job, Jobs, JobState, NewJob
 from storage.tables import jobs as table
 from storage.telemetry import Telemetry, telemetry_of
 
@@ -380,3 +381,50 @@ async def test_a_message_with_half_a_character_is_stored(jobs: Jobs, new_job: Ne
     job = await jobs.get("a")
     assert job is not None
     assert job.error_message == "cut ?, zero ?"
+
+
+async def test_a_message_is_continued_by_one_job_at_a_time(jobs: Jobs, new_job: NewJobs) -> None:
+    for end in (JobState.FAILED, JobState.CANCELLED, JobState.INTERRUPTED):
+        job = await claimed(jobs, new_job(continues="msg"))
+        with pytest.raises(DuplicateKey):
+            await jobs.insert(new_job(continues="msg", api_key="other"))
+        found = await jobs.continuation("msg")
+        assert found is not None
+        assert found.id == job.id
+        await jobs.finish(job, end)
+        assert await jobs.continuation("msg") is None
+    job = await claimed(jobs, new_job(continues="msg"))
+    await jobs.finish(job, JobState.SUCCEEDED)
+    with pytest.raises(DuplicateKey):
+        await jobs.insert(new_job(continues="msg"))
+
+
+async def test_of_jobs_that_continue_a_message_at_once_one_is_taken(
+    jobs: Jobs, new_job: NewJobs
+) -> None:
+    taken: list[Job] = []
+    refused: list[DuplicateKey] = []
+
+    async def insert() -> None:
+        try:
+            taken.append(await jobs.insert(new_job(continues="msg")))
+        except DuplicateKey as error:
+            refused.append(error)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(insert)
+    assert (len(taken), len(refused)) == (1, 7)
+
+
+async def test_a_continuation_that_is_resumed_is_none_any_more(
+    jobs: Jobs, new_job: NewJobs
+) -> None:
+    """The message may have been continued by another meanwhile."""
+    job = await claimed(jobs, new_job(continues="msg"))
+    await jobs.finish(job, JobState.INTERRUPTED)
+    other = await jobs.insert(new_job(continues="msg"))
+    assert await jobs.resume(job.id)
+    found = await jobs.continuation("msg")
+    assert found is not None
+    assert found.id == other.id

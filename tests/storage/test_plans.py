@@ -87,7 +87,7 @@ async def test_a_job_goes_its_way_without_a_look_at_all_others(
         return await jobs.claim(ME, "engine", 30, model="m", only=only)
 
     with statements() as noted:
-        new = await jobs.insert(new_job(api_key="key", idempotency_key="i", home=ME))
+        new = await jobs.insert(new_job(api_key="key", idempotency_key="i", home=ME, continues="m"))
         job = await claimed()
         assert await jobs.beat(job, 30)
         assert await jobs.prepared(job, input_tokens=1, max_tokens=1)
@@ -112,6 +112,7 @@ async def test_jobs_are_found_without_a_look_at_all_others(
         await jobs.get(job.id)
         await jobs.find("run_")
         await jobs.with_key("key", "i")
+        await jobs.continuation("msg_1")
         await jobs.position(job.id)
         await jobs.history(job.id)
         await telemetry_of(db, job.id)

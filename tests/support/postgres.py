@@ -98,7 +98,10 @@ class Server:
             self.sql(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()",
-                *(f"DELETE FROM {table}" for table in ("jobs", "batches", "discarded_records")),
+                *(
+                    f"DELETE FROM {table}"
+                    for table in ("jobs", "batches", "discarded_records", "files")
+                ),
                 database=make_url(self._queue).database or "",
             )
         return self._queue

@@ -20,7 +20,6 @@ from tests.service.requests.served import (
     refusal,
     system,
     text,
-    tool,
     user,
 )
 
@@ -177,18 +176,6 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     fields: dict[str, Any], message: str, kind: type[BaseRequest]
 ) -> None:
     assert refusal(kind, **fields).message == message
-
-
-@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue"}, False])
-def test_a_thread_is_refused_with_its_code_before_anything_else(thread: Any) -> None:
-    fault = refusal(thread=thread, messages=[assistant("x")], tools=[tool(), tool()])
-    assert fault.code == "thread_unsupported_request"
-
-
-def test_compaction_is_refused_for_answers_and_ignored_for_counts() -> None:
-    compaction = {"type": "summarize"}
-    assert refusal(compaction=compaction).message.startswith("compaction: ")
-    assert prepared(CountTokensRequest, compaction=compaction).ignored == ("compaction",)
 
 
 @pytest.mark.parametrize(
