@@ -40,13 +40,16 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of the call `call_id` of the tool `name`; perhaps nothing, as an empty text."""
+    """What came of the call `call_id` of the tool `name`; perhaps nothing, as an empty text.
+
+    If it `defines_tools`, the model knows them from nowhere else."""
 
     call_id: str
     name: str
     text: str
     is_error: bool = False
     marks: tuple[Mark, ...] = ()
+    defines_tools: bool = False
 
 
 Block = Text | Thinking | ToolCall | ToolResult
@@ -82,7 +85,9 @@ class Turn:
 class Tool:
     """A tool that the model may call. `schema` is a JSON Schema of type object (2020-12).
 
-    With `kept_seconds`, the prompt up to the end of its definition is to be kept for so long.
+    With `kept_seconds`, the prompt up to the end of its definition is to be kept for so long. The
+    definition of one that `is_found` stands in the result that found it, and nowhere else. One that
+    runs `on_server` is run by whoever serves the model.
     """
 
     name: str
@@ -90,6 +95,8 @@ class Tool:
     schema: dict[str, Any]
     strict: bool = False
     kept_seconds: int | None = None
+    is_found: bool = False
+    on_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,11 @@ class AnswerForm:
     output_schema: dict[str, Any] | None = None
     stop_sequences: tuple[str, ...] = ()
     guided: bool = True
+
+    @property
+    def listed_tools(self) -> tuple[Tool, ...]:
+        """Those that a prompt lists, before all that is said."""
+        return tuple(each for each in self.tools if not each.is_found)
 
     @property
     def may_call(self) -> bool:

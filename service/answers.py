@@ -13,10 +13,10 @@ from anyio import to_thread
 
 from models.catalog import Checkpoint
 from models.conversation import Block, Conversation, Text, Thinking, ToolCall, Turn
-from models.engine.protocol import Run
+from service.requests.found_tools import definitions_of
 from service.requests.history import History
 from service.requests.served import Served
-from service.scheduling.answer import Answer
+from service.scheduling.rounds import Round
 from storage.answer_pieces import content_of
 from storage.answers import KeptAnswer, kept_answers
 from storage.database import Database
@@ -66,21 +66,36 @@ class Answers:
         )
         return Recalled(replace(conversation, turns=tuple(turns)), digests[-1])
 
-    async def remember(self, run: Run, answer: Answer) -> KeptAnswer | None:
-        """From now on, the answer has its tokens; what is to be kept of it with its run.
+    async def remember(self, rounds: Sequence[Round]) -> list[KeptAnswer]:
+        """From now on, what was said in each round has its tokens; what is to be kept of that with
+        the run.
 
-        Nothing, unless the model itself ended the answer and all of it was shown.
+        Nothing of a round that the model itself did not end, or not all of which was shown.
         """
-        plan = answer.plan
-        if not answer.ended_itself or plan.answer_from is None:
-            return None
-        said = await to_thread.run_sync(History.answered, content_of(answer.pieces), self._served)
-        kept = KeptAnswer(
-            _next_digest(bytes.fromhex(plan.asked), said),
-            _packed((*run.prompt[plan.answer_from :], *answer.ids)),
-        )
-        self._memory.keep((run.scope, kept.digest), kept.ids)
-        return kept if self._content else None
+        answered = [each for each in rounds if _is_whole(each)]
+        if not answered:
+            return []
+        kept = await to_thread.run_sync(self._kept, rounds)
+        for each in kept:
+            self._memory.keep((rounds[0].run.scope, each.digest), each.ids)
+        return kept if self._content else []
+
+    def _kept(self, rounds: Sequence[Round]) -> list[KeptAnswer]:
+        plan = rounds[0].answer.plan
+        content = content_of(piece for each in rounds for piece in each.answer.pieces)
+        turns = History.answered(content, self._served, definitions_of(plan.findable))
+        digest, kept = bytes.fromhex(plan.asked), list[KeptAnswer]()
+        left = iter(rounds)
+        for turn in turns:
+            digest = _next_digest(digest, turn)
+            if turn.role != "assistant":
+                continue
+            its = next(left)
+            if _is_whole(its):
+                turn_from = its.answer.plan.answer_from
+                ids = (*its.run.prompt[turn_from:], *its.answer.ids)
+                kept.append(KeptAnswer(digest, _packed(ids)))
+        return kept
 
     def _digests(self, turns: Sequence[Turn]) -> list[bytes]:
         """Of all that was said up to the end of each turn."""
@@ -125,6 +140,10 @@ class _Memory:
         while self._bytes > self._most_bytes:
             _, dropped = self._kept.popitem(last=False)
             self._bytes -= len(dropped) + _ENTRY_BYTES
+
+
+def _is_whole(said: Round) -> bool:
+    return said.answer.ended_itself and said.answer.plan.answer_from is not None
 
 
 def _origin(checkpoint: Checkpoint) -> bytes:

@@ -113,6 +113,7 @@ class Core:
                 settings.data_dir,
                 content=settings.record_content,
             ),
+            preparation,
         )
         cancellation = Cancellation(db, jobs, scheduler)
         return cls(

@@ -15,11 +15,11 @@ def new_suffix() -> str:
     return _suffix(secrets.randbelow(_NUMBERS))  # asks the system once
 
 
-def call_id(message_id: str, number: int) -> str:
+def call_id(message_id: str, number: int, prefix: str = "toolu") -> str:
     """`toolu_…` of a message's call, counted from 0: as hard to guess as the message's own id, and
     the same when the message is made again."""
     digest = sha256(f"{message_id} {number}".encode()).digest()
-    return f"toolu_{_suffix(int.from_bytes(digest) % _NUMBERS)}"
+    return f"{prefix}_{_suffix(int.from_bytes(digest) % _NUMBERS)}"
 
 
 def _suffix(number: int) -> str:

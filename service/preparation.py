@@ -17,6 +17,7 @@ from service.documents.documents import Documents
 from service.documents.in_request import unread_sources, with_texts
 from service.documents.sources import Source
 from service.errors import ApiError
+from service.next_round import NextRounds
 from service.prompt_digests import PromptDigests
 from service.prompts import Prompt, Prompts
 from service.requests.answer_plan import AnswerPlan
@@ -24,9 +25,10 @@ from service.requests.context import check_fits
 from service.requests.prepare import Prepared, conversation_of
 from service.requests.served import Served
 from service.scheduling.answer import Answer
+from service.scheduling.rounds import NextRound, Round
 from service.threads import Threads
 from service.wire.requests import BaseRequest, MessagesRequest
-from service.wire.responses import CacheMiss
+from service.wire.responses import CacheMiss, StopReason
 from service.wire.validation import validate
 
 Request = TypeVar("Request", bound=BaseRequest)
@@ -59,6 +61,7 @@ class Preparation:
         self._documents = documents
         self._threads = threads
         self._prompts = Prompts(family, context_tokens)
+        self._next_rounds = NextRounds(family, served, context_tokens)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
         self._reading = CapacityLimiter(_READ_AT_ONCE)
@@ -182,7 +185,33 @@ class Preparation:
             answer_from=recorded.get("answer_from"),
         )
 
-    def answer(self, run: Run, plan: AnswerPlan, message_id: str) -> Answer:
+    def next_round(self, last: Round) -> NextRound | StopReason:
+        """How the message goes on after its last round, or why it cannot. Blocks. Raises
+        ApiError."""
+        return self._next_rounds.after(last)
+
+    def begun(self, next_one: NextRound, last: Round, message_id: str) -> Round:
+        """That round, of which nothing is there yet."""
+        run = next_one.run_after(last)
+        fills_context = run.max_tokens < last.run.max_tokens - len(last.answer.ids)
+        answer = self.answer(
+            run,
+            next_one.plan_after(last.answer.plan),
+            message_id,
+            before=last.answer,
+            fills_context=fills_context,
+        )
+        return Round(run, answer)
+
+    def answer(
+        self,
+        run: Run,
+        plan: AnswerPlan,
+        message_id: str,
+        *,
+        before: Answer | None = None,
+        fills_context: bool = False,
+    ) -> Answer:
         """The answer to `run`, of which nothing is there yet."""
 
         def sign(text: str, place: int) -> str:
@@ -203,6 +232,8 @@ class Preparation:
             message_id=message_id,
             sign=sign,
             summarise=plan.summary and partial(plan.summary.block, signer=self._served.signer),
+            before=before,
+            fills_context=fills_context,
         )
 
 

@@ -84,6 +84,7 @@ class Prompts:
             rendered.answer_from,
             edits=None if prepared.edits is None else edits.applied,
             summary=prepared.summary,
+            findable=prepared.findable,
         )
         return Prompt(
             rendered.ids,

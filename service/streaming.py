@@ -24,7 +24,7 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
     `message_start` comes as soon as it is known how the prompt is told: at once, unless that is up
     to the prompt cache.
     """
-    prompt, seen, blocks = PromptUsage(0), 0, BlockEvents()
+    seen, blocks = 0, BlockEvents()
     while True:
         news = await _news(reading, seen, ping_seconds)
         if not news:
@@ -32,8 +32,7 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
             continue
         seen += len(news)
         if isinstance(news[0], PromptUsage):
-            prompt = news[0]
-            usage = Usage(prompt, output_tokens=0)
+            usage = Usage(news[0], output_tokens=0)
             start = events.message_start(
                 reading.message_id, reading.model, usage, reading.cache_miss
             )
@@ -48,7 +47,7 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
                     events.message_delta(
                         answered.stop_reason,
                         answered.stop_sequence,
-                        _usage(prompt, answered),
+                        answered.usage,
                         reading.edits,
                     )
                 )
@@ -63,13 +62,11 @@ async def stream(reading: Reading, request_id: str, ping_seconds: float) -> Asyn
 
 async def whole(reading: Reading) -> Message:
     """The complete answer. Raises ApiError if there is none."""
-    prompt, seen = PromptUsage(0), 0
+    seen = 0
     pieces: list[Piece] = []
     while True:
         news = await reading.relay.after(seen)
         seen += len(news)
-        if isinstance(news[0], PromptUsage):
-            prompt = news[0]
         pieces += _pieces(news)
         match news[-1]:
             case Answered() as answered:
@@ -79,7 +76,7 @@ async def whole(reading: Reading) -> Message:
                     content=content_of(pieces),
                     stop_reason=answered.stop_reason,
                     stop_sequence=answered.stop_sequence,
-                    usage=_usage(prompt, answered),
+                    usage=answered.usage,
                     cache_miss=reading.cache_miss,
                     edits=reading.edits,
                 )
@@ -97,7 +94,3 @@ async def _news(reading: Reading, seen: int, seconds: float) -> Sequence[Event]:
 
 def _pieces(news: Sequence[Event]) -> list[Piece]:
     return [event for event in news if not isinstance(event, PromptUsage | Answered | Broken)]
-
-
-def _usage(prompt: PromptUsage, answered: Answered) -> Usage:
-    return Usage(prompt, answered.output_tokens, answered.thinking_tokens)

@@ -133,9 +133,11 @@ class Threads:
         )
 
     def _read(self, message_id: str, record: str) -> tuple[list[Any], dict[str, Any]]:
-        """The messages up to that one, and what is frozen. Blocks."""
+        """The messages up to that one, but for those before a summary, and what is frozen.
+        Blocks."""
         parts: list[list[Any]] = []
         before: str | None = record
+        summed_up = False
         thread: dict[str, Any] | None = None
         try:
             while before is not None:
@@ -143,8 +145,11 @@ class Threads:
                 thread, response = run.thread(), run.response()
                 if thread is None or response is None:
                     raise _not_found(message_id)
-                answer = {"role": "assistant", "content": response["message"]["content"]}
-                parts.append([*thread["messages"], answer])
+                content = response["message"]["content"]
+                if not summed_up:
+                    summed_up = _is_summary(content)
+                    asked: list[Any] = [] if summed_up else thread["messages"]
+                    parts.append([*asked, {"role": "assistant", "content": content}])
                 before = thread["previous"]
             assert thread is not None
             frozen = {name: thread[name] for name in _FROZEN}
@@ -160,6 +165,13 @@ def continued_by(received: dict[str, Any]) -> str | None:
             return message_id
         case _:
             return None
+
+
+def _is_summary(content: list[Any]) -> bool:
+    """Whether an answer takes the place of all that was said before it."""
+    return (
+        bool(content) and content[0]["type"] == "compaction" and content[0]["content"] is not None
+    )
 
 
 def _check_frozen(received: dict[str, Any], frozen: dict[str, Any]) -> None:

@@ -21,6 +21,7 @@ from storage.database import Database
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.tables import files
+from storage.to_disk import sync, sync_folder
 from storage.to_the_end import to_the_end
 
 # That uploads leave free, for the database and the records of runs.
@@ -93,8 +94,8 @@ class Upload:
     def sync(self) -> None:
         """Bytes and name are on disk when this returns. Raises StorageError."""
         with _explained(self._path):
-            os.fsync(self._opened())
-            _sync_folder(self._path.parent)
+            sync(self._opened())
+            sync_folder(self._path.parent)
 
     def discard(self) -> None:
         """Leave nothing, unless it has become a file."""
@@ -211,7 +212,7 @@ class Files:
                     here.rename(going)
                 except FileNotFoundError:
                     return False
-                _sync_folder(self._folder)
+                sync_folder(self._folder)
                 return True
 
         def take_back() -> None:
@@ -254,7 +255,7 @@ class Files:
     def _prepared(self) -> list[Path]:
         with _explained(self._folder):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            _sync_folder(self._folder.parent)
+            sync_folder(self._folder.parent)
             return list(self._folder.glob("*.tmp"))
 
     def _opened(self, file: StoredFile) -> BinaryIO | None:
@@ -273,14 +274,6 @@ def _unlink(paths: Iterable[Path]) -> None:
     for path in paths:
         with suppress(OSError):
             path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

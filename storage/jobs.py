@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from operator import ge, le
 from typing import Any
@@ -139,11 +139,11 @@ class Jobs:
         output_tokens: int | None = None,
         telemetry: Telemetry | None = None,
         result: bytes | None = None,
-        answer: KeptAnswer | None = None,
+        answers: Sequence[KeptAnswer] = (),
     ) -> bool:
         """End a claimed job, as its holder or, for an orphan, on behalf of a holder that is gone.
 
-        `result` is the message as JSON, kept for the job's batch; `answer` has its tokens. False
+        `result` is the message as JSON, kept for the job's batch; `answers` have its tokens. False
         when the job has moved on since `job` was read, and then nothing is written. Call it when
         the run record is closed: the record, not this row, is what a power cut spares.
         """
@@ -161,8 +161,8 @@ class Jobs:
             replace_telemetry(connection, job.id, telemetry, first=job.attempt == 1)
             if job.batch_id is not None:
                 connection.execute(KEEP_RESULT, {"run_id": job.id, "result": result})
-            if answer is not None:
-                keep_answer(connection, job.id, job.api_key, answer)
+            for each in answers:
+                keep_answer(connection, job.id, job.api_key, each)
             return True
 
         return await self._db.run(end)

@@ -1,7 +1,5 @@
-import fcntl
 import os
 import shutil
-import sys
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ import orjson
 from storage.errors import StorageError
 from storage.failpoints import failpoint
 from storage.json_text import from_json, to_json
+from storage.to_disk import sync
 
 # Syncs that are asked for together share one commit of the file system's journal.
 _SYNCS = ThreadPoolExecutor(max_workers=8, thread_name_prefix="run-record-sync")
@@ -235,7 +234,7 @@ def _publish(path: Path, files: dict[str, Any], *, also_sync: Sequence[int | Pat
         folders = [path, *(item for item in also_sync if isinstance(item, Path))]
         opened.extend(os.open(folder, os.O_RDONLY) for folder in folders)
         given = [item for item in also_sync if isinstance(item, int)]
-        list(_SYNCS.map(_sync, opened + given))
+        list(_SYNCS.map(sync, opened + given))
     except BaseException:
         for name in files:
             _temporary(path / name).unlink(missing_ok=True)
@@ -246,13 +245,6 @@ def _publish(path: Path, files: dict[str, Any], *, also_sync: Sequence[int | Pat
     for name in files:
         failpoint(f"naming {name}")
         _temporary(path / name).rename(path / name)
-
-
-def _sync(descriptor: int) -> None:
-    if sys.platform == "darwin":  # where fsync does not reach the disk
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(descriptor)
 
 
 def _temporary(file: Path) -> Path:

@@ -38,10 +38,11 @@ class _Generated:
 
     @classmethod
     def of(cls, events: Sequence[dict[str, Any]]) -> "_Generated":
-        parts = [each for each in events if each["event"] == "tokens"]
+        shown = [each for each in events if each["event"] in ("tokens", "results")]
+        parts = [each for each in shown if each["event"] == "tokens"]
         if any("count" in each for each in parts):
             return cls(sum(each["count"] for each in parts), sum(each["chars"] for each in parts))
-        pieces = (piece for each in parts for piece in pieces_in(each))
+        pieces = (piece for each in shown for piece in pieces_in(each))
         return cls(sum(len(each["ids"]) for each in parts), content_of(pieces))
 
 
@@ -129,10 +130,7 @@ def _telemetry_counts(job: Job, telemetry: Telemetry | None) -> Iterator[str]:
         yield from _differences(
             "row",
             "telemetry",
-            {
-                "input tokens": (job.input_tokens, telemetry.input_tokens),
-                "output tokens": (job.output_tokens, telemetry.output_tokens),
-            },
+            {"output tokens": (job.output_tokens, telemetry.output_tokens)},
         )
 
 
@@ -152,7 +150,8 @@ def _record(stored: StoredRun, record: RunRecord, shared: bool) -> Iterator[str]
     if shared and claimed < job.attempt:
         return  # another machine went on with it
     if response is not None:
-        yield from _row_and_answer(job, response)
+        later = sum(each["tokens"] for each in events if each["event"] == "round")
+        yield from _row_and_answer(job, response, later)
         if job.started_at is not None:
             yield from _telemetry_and_answer(stored.telemetry, response)
             yield from _telemetry_file(stored.telemetry, record.telemetry())
@@ -197,8 +196,9 @@ def _answer(response: dict[str, Any], generated: _Generated) -> Iterator[str]:
 
 def _told(events: Sequence[dict[str, Any]], usage: dict[str, Any]) -> Iterator[str]:
     """What clients were told of the prompt cache, when it was known, and at the end."""
-    nothing = {"read": 0, "created_5m": 0, "created_1h": 0}
-    told = next((each for each in events if each["event"] == "cache"), nothing)
+    names = ("read", "created_5m", "created_1h")
+    uses = [each for each in events if each["event"] == "cache"]  # one in each round
+    told = {name: sum(each[name] for each in uses) for name in names}
     created = usage["cache_creation"]
     yield from _differences(
         "events",
@@ -215,7 +215,7 @@ def _told(events: Sequence[dict[str, Any]], usage: dict[str, Any]) -> Iterator[s
     )
 
 
-def _row_and_answer(job: Job, response: dict[str, Any]) -> Iterator[str]:
+def _row_and_answer(job: Job, response: dict[str, Any], later_prompts_tokens: int) -> Iterator[str]:
     message: dict[str, Any] = response["message"]
     error: dict[str, Any] = response["error"] or {}
     usage = message["usage"]
@@ -225,7 +225,7 @@ def _row_and_answer(job: Job, response: dict[str, Any]) -> Iterator[str]:
         "message id": (job.message_id, message["id"]),
         "model": (job.model, message["model"]),
         "stop reason": (job.stop_reason, message["stop_reason"]),
-        "input tokens": (job.input_tokens, usage["input_tokens"] + read),
+        "input tokens": (job.input_tokens + later_prompts_tokens, usage["input_tokens"] + read),
         "output tokens": (job.output_tokens or 0, usage["output_tokens"]),
     }
     # The row of a run cancelled in the queue has no error beside `cancel_reason`.
@@ -244,6 +244,7 @@ def _telemetry_and_answer(row: Telemetry | None, response: dict[str, Any]) -> It
             "telemetry row",
             "response.json",
             {
+                "input tokens": (row.input_tokens, usage["input_tokens"] + read + created),
                 "cache read tokens": (row.cache_read_tokens, read),
                 "cache creation tokens": (row.cache_creation_tokens, created),
             },

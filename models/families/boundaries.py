@@ -44,7 +44,7 @@ def boundaries(
 
 def _marks(conversation: Conversation) -> Iterator[tuple[int, list[_Others]]]:
     """How long each mark keeps, and the elements that it covers; that which ends last counts."""
-    tools, turns = conversation.form.tools, conversation.turns
+    tools, turns = conversation.form.listed_tools, conversation.turns
     for place, tool in enumerate(tools):
         if tool.kept_seconds is not None:
             yield tool.kept_seconds, [[_with_other_tools(conversation, place)]]
@@ -102,7 +102,7 @@ def _other_tokens(turn: Turn) -> tuple[int, ...]:
 
 def _with_other_tools(conversation: Conversation, place: int) -> Conversation:
     """With another tool after that at `place`, or none where there is one."""
-    form, tools = conversation.form, conversation.form.tools
+    form, tools = conversation.form, conversation.form.listed_tools
     others = tools[: place + 1]
     if len(others) == len(tools):
         others = (*tools, replace(tools[place], name=f"{tools[place].name}_"))

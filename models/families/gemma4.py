@@ -77,7 +77,7 @@ class Gemma4Family(Family):
             turns = turns[:-1]
         system = turns[0].text if turns and turns[0].role == "system" else ""
         try:
-            head = self._head(system, form.tools, thinks=form.thinking.thinks)
+            head = self._head(system, form.listed_tools, thinks=form.thinking.thinks)
         except (LookupError, TemplateFailed) as error:
             raise NotRendered(
                 f"the model's chat template cannot write the system turn and the tools: {error}"

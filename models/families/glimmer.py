@@ -94,7 +94,7 @@ class GlimmerFamily(Family):
             )
         system = turns[0].text if turns[0].role == "system" else ""
         try:
-            head = self._head(system, form.tools, conversation.effort)
+            head = self._head(system, form.listed_tools, conversation.effort)
         except (TemplateFailed, ValueError) as error:
             raise NotRendered(
                 f"the model's chat template cannot write the system turn and the tools: {error}"

@@ -93,7 +93,7 @@ class QwenFamily(Family):
 
     def _head(self, system: str | None, conversation: Conversation, *, thinks: bool) -> Pieces:
         """All that stands before the turns. Raises NotRendered."""
-        tools = functions(conversation.form.tools)
+        tools = functions(conversation.form.listed_tools)
         effort = conversation.effort if thinks else None
         return self._heads.of(
             [system, tools, effort, thinks],

@@ -25,9 +25,9 @@ from service.documents.limits import (
     MOST_PAGES,
 )
 
-# A hyphen at the end of a line, as pdfium tells it.
-_HYPHEN = re.compile("[\x02\ufffe]")
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+# A hyphen at the end of a line, as pdfium tells it; the two lines are one then.
+_HYPHEN = "\ufffe"
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\uffff]")
 _LOCKED = {pdfium_c.FPDF_ERR_PASSWORD, pdfium_c.FPDF_ERR_SECURITY}
 
 
@@ -54,8 +54,8 @@ def main() -> None:
 def _text(pages: list[str]) -> str:
     if not any(pages):
         raise _Refused(
-            "has no text, only images: this model reads text, so send what text recognition makes"
-            " of it"
+            "has no text, its pages are images or empty; only text is read, so send what text"
+            " recognition makes of it"
         )
     return "\n\n".join(f"[Page {number}]\n{page}".rstrip() for number, page in enumerate(pages, 1))
 
@@ -94,7 +94,7 @@ def _opened(data: bytes) -> pdfium.PdfDocument:
 
 
 def _clean(text: str) -> str:
-    lines = _HYPHEN.sub("-", text.replace("\r\n", "\n").replace("\r", "\n"))
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace(_HYPHEN, "-")
     return _CONTROLS.sub("", lines).strip()
 
 

@@ -3,6 +3,7 @@
 import sys
 import tempfile
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from subprocess import DEVNULL
@@ -54,7 +55,12 @@ async def _read(pdf: bytes) -> PdfText:
         async with await anyio.open_process(
             _CHILD, stdin=given, stdout=said, stderr=DEVNULL
         ) as child:
-            await child.wait()
+            try:
+                await child.wait()
+            finally:
+                # By hand: anyio would wait for it, where a web server has cancelled the task.
+                with suppress(ProcessLookupError):
+                    child.kill()
         answer = await to_thread.run_sync(_answer, said)
     match answer:
         case {"pages": int(pages), "text": str(text)}:

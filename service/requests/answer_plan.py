@@ -1,6 +1,6 @@
 """How an answer is to be read and shown, decided when its prompt is prepared."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -19,7 +19,7 @@ class AnswerPlan:
     The turn of the answer begins at `answer_from` in its prompt, where the family says so, and
     `asked` is the digest of the conversation before it, in hex. `edits` are those of the prompt, of
     which the answer tells where the request asked for any. With a `summary` it is one, as the one
-    block that it then has.
+    block that it then has. `findable` are tools that the model is not shown but may search.
     """
 
     form: AnswerForm
@@ -30,21 +30,14 @@ class AnswerPlan:
     asked: str = ""
     edits: tuple[AppliedEdit, ...] | None = None
     summary: SummaryPlan | None = None
+    findable: tuple[Tool, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """What `prompt.json` keeps of it, beside the stop sequences."""
         form = self.form
         return {
             "form": {
-                "tools": [
-                    {
-                        "name": each.name,
-                        "description": each.description,
-                        "schema": each.schema,
-                        "strict": each.strict,
-                    }
-                    for each in form.tools
-                ],
+                "tools": _as_json(form.tools),
                 "choice": {
                     "kind": form.choice.kind,
                     "name": form.choice.name,
@@ -64,6 +57,7 @@ class AnswerPlan:
             "asked": self.asked,
             "edits": None if self.edits is None else [each.as_json() for each in self.edits],
             "summary": self.summary.as_json() if self.summary else None,
+            "findable": _as_json(self.findable),
         }
 
     @classmethod
@@ -93,4 +87,19 @@ class AnswerPlan:
             recorded.get("asked", ""),
             None if edits is None else tuple(AppliedEdit.recalled(each) for each in edits),
             SummaryPlan.recalled(summary) if summary else None,
+            tuple(Tool(**each) for each in recorded.get("findable", ())),
         )
+
+
+def _as_json(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": each.name,
+            "description": each.description,
+            "schema": each.schema,
+            "strict": each.strict,
+            "is_found": each.is_found,
+            "on_server": each.on_server,
+        }
+        for each in tools
+    ]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from service.errors import ApiError
+from service.tool_search.definitions import SEARCHES
 from service.wire.blocks import (
     CompactionBlock,
     ContentSource,
@@ -103,10 +104,6 @@ def _inner(element: Shape, path: str) -> _Elements:
             yield from _listed(content, f"{path}.content")
         case DocumentBlock(source=ContentSource(content=list(content))):
             yield from _listed(content, f"{path}.source.content")
-        case ServerToolResultBlock(content={"cache_control": dict()}):
-            raise ApiError.invalid(
-                f"{path}.content.cache_control: it is not allowed here; put it on the block itself"
-            )
         case _:
             return
 
@@ -119,8 +116,8 @@ def _can_be_last(element: Shape) -> bool:
             return bool(content)
         case OfferedTool(defer_loading=deferred):
             return not deferred
-        case ToolUseBlock(type=kind):
-            return kind == "tool_use"
+        case ToolUseBlock(type=kind, name=name):
+            return kind == "tool_use" or name in SEARCHES
         case ServerToolResultBlock() | ToolAdditionBlock() | ToolRemovalBlock():
             return False
         case _:

@@ -87,7 +87,9 @@ def _without_tool_uses(turns: Turns, edit: ClearToolUses, tokens: int) -> tuple[
     kept = edit.keep.value if edit.keep else _KEPT_TOOL_USES
     excluded = frozenset(edit.exclude_tools or ())
     old = uses[: max(0, len(uses) - kept)]
-    ids = frozenset(each.call_id for each in old if each.name not in excluded)
+    ids = frozenset(
+        each.call_id for each in old if each.name not in excluded and not each.defines_tools
+    )
     inputs = edit.clear_tool_inputs or ()
     emptied = frozenset(each.name for each in old) if inputs is True else frozenset(inputs)
     return tuple([_without_uses(turn, ids, emptied) for turn in turns]), len(ids)

@@ -1,18 +1,20 @@
 """The messages of a request as turns of a conversation."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
 from models.conversation import Block, Mark, Role, Text, Thinking, ToolCall, ToolResult, Turn
 from service.errors import ApiError
 from service.requests.compaction import is_compaction
+from service.requests.found_tools import told_of_search
 from service.requests.marked_text import joined, merged
 from service.requests.readable import Readable, block_text, text_of
 from service.requests.served import Served
 from service.requests.volatile_lines import without_volatile_lines
 from service.signatures import Altered, Foreign, Genuine
+from service.tool_search.definitions import SEARCHES
 from service.wire.blocks import (
     AssistantBlock,
     CompactionBlock,
@@ -25,6 +27,9 @@ from service.wire.blocks import (
     ThinkingBlock,
     ToolReferenceBlock,
     ToolResultBlock,
+    ToolResultContent,
+    ToolSearchError,
+    ToolSearchResultBlock,
     ToolUseBlock,
 )
 from service.wire.requests import (
@@ -41,27 +46,38 @@ class History:
     """Reads messages in order. What it has read is valid once `end` was called.
 
     Neighbours of one role become one turn, their texts paragraphs. Results stand first in their
-    turn, in the order of their calls. A system turn keeps its place, but for one between calls and
-    their results, which comes after these; one that is to be cleared at the next user message is
-    left out once there is one. What is `kept` of it, by its path, is marked. All
+    turn, in the order of their calls; so do those of searches that were run here, though clients
+    send them within the answer, which goes on in another turn. A system turn keeps its place, but
+    for one between calls and their results, which comes after these; one that is to be cleared at
+    the next user message is left out once there is one. What is `kept` of it, by its path, is
+    marked. Where it refers to a tool of which there is a definition, by its name, it has that. All
     methods raise ApiError 400.
     """
 
-    def __init__(self, served: Served, kept: Mapping[str, int]) -> None:
+    def __init__(
+        self, served: Served, kept: Mapping[str, int], definitions: Mapping[str, str]
+    ) -> None:
         self.dropped: dict[str, None] = {}  # types of blocks that the model is not shown
-        self.referenced: set[str] = set()  # names of tools that were found in the course of it
         self._served = served
         self._kept = kept
+        self._definitions = definitions
         self._turns: list[tuple[Role, list[Block]]] = []
         self._calls: dict[str, str] = {}  # paths of all calls by id
         self._open: dict[str, ToolCall] = {}  # calls without a result so far
         self._answered: dict[str, int] = {}  # places of the last turn's calls in it
         self._held: list[Block] = []  # of system turns between calls and their results
+        self._found: list[ToolResult] = []  # results of searches, not yet in a turn
         self._thoughts: dict[str, int] = {}  # the last place of thinking by message id
 
     @classmethod
-    def of(cls, request: BaseRequest, served: Served, kept: Mapping[str, int]) -> "History":
-        history = cls(served, kept)
+    def of(
+        cls,
+        request: BaseRequest,
+        served: Served,
+        kept: Mapping[str, int],
+        definitions: Mapping[str, str],
+    ) -> "History":
+        history = cls(served, kept, definitions)
         history._add("system", [history._told(request.system, "system")])
         users = (n for n, each in enumerate(request.messages) if isinstance(each, UserMessage))
         last_question = max(users, default=0)
@@ -80,12 +96,19 @@ class History:
         return history
 
     @classmethod
-    def answered(cls, content: Sequence[dict[str, Any]], served: Served) -> Turn:
-        """The turn that an answer is, the blocks of which a client sends back as they are."""
-        history = cls(served, {})
+    def answered(
+        cls,
+        content: Sequence[dict[str, Any]],
+        served: Served,
+        definitions: Mapping[str, str],
+    ) -> tuple[Turn, ...]:
+        """The turns that an answer is, the blocks of which a client sends back as they are. The
+        last has results, if these are what it ends with."""
+        history = cls(served, {}, definitions)
         answer = AssistantMessage.model_validate({"role": "assistant", "content": content})
         history._assistant(answer, "content")
-        return history.turns[0]
+        history._end_searches()
+        return history.turns
 
     @property
     def turns(self) -> tuple[Turn, ...]:
@@ -96,6 +119,7 @@ class History:
         if self._open:
             self._held.append(told)
         else:
+            self._end_searches()
             self._add("system", [told])
 
     def _told(self, content: str | Sequence[SystemBlock] | None, path: str) -> Text:
@@ -117,6 +141,8 @@ class History:
                 texts.append(self._text(block, f"{path}.{index}"))
         if not results and not any(each.text for each in texts):
             raise ApiError.invalid(f"{path}: user messages must hold some text")
+        results += self._found
+        self._found = []
         self._add("user", [*results, *texts])
         if results and not self._open:
             self._turns[-1][1].sort(key=self._place)
@@ -130,26 +156,53 @@ class History:
         return len(self._answered)
 
     def _result(self, block: ToolResultBlock, path: str) -> ToolResult:
-        call = self._open.pop(block.tool_use_id, None)
-        shown = _shown(block.tool_use_id)
-        if call is None and block.tool_use_id in self._answered:
+        call = self._called(block, path)
+        content, defines = block.content, False
+        if isinstance(content, list):
+            content = [self._defined(each) for each in content]
+            defines = content != block.content
+        text = text_of(content, f"{path}.content", self._served.model, self._kept)
+        marks = self._marked(text, path)
+        return ToolResult(call.id, call.name, text.text, bool(block.is_error), marks, defines)
+
+    def _search_result(self, block: ToolSearchResultBlock, path: str) -> ToolResult:
+        call = self._called(block, path)
+        text = Text(told_of_search(block, self._definitions))
+        failed = isinstance(block.content, ToolSearchError)
+        marks = self._marked(text, path)
+        return ToolResult(call.id, call.name, text.text, failed, marks, defines_tools=not failed)
+
+    def _defined(self, block: ToolResultContent) -> ToolResultContent:
+        if isinstance(block, ToolReferenceBlock) and block.tool_name in self._definitions:
+            return TextBlock.of(self._definitions[block.tool_name])
+        return block
+
+    def _marked(self, text: Text, path: str) -> tuple[Mark, ...]:
+        if path in self._kept:
+            return (*text.marks, Mark(len(text.text), self._kept[path]))
+        return text.marks
+
+    def _called(self, block: ToolResultBlock | ToolSearchResultBlock, path: str) -> ToolCall:
+        """The call that the result at `path` is of."""
+        id = block.tool_use_id
+        call = self._open.pop(id, None)
+        if call is None and id in self._answered:
             raise ApiError.invalid(
-                f"{path}.tool_use_id: each tool_use must have a single result, and {shown} has one"
-                " already"
+                f"{path}.tool_use_id: each tool_use must have a single result, and {_shown(id)} has"
+                " one already"
             )
         if call is None:
             raise ApiError.invalid(
-                f"{path}.tool_use_id: unexpected tool_use_id {shown}: a tool_result must have its"
-                " tool_use in the assistant message before it"
+                f"{path}.tool_use_id: unexpected tool_use_id {_shown(id)}: a {block.type} must have"
+                " its tool_use in the assistant message before it"
             )
-        for each in block.content if isinstance(block.content, list) else ():
-            if isinstance(each, ToolReferenceBlock):
-                self.referenced.add(each.tool_name)
-        text = text_of(block.content, f"{path}.content", self._served.model, self._kept)
-        marks = text.marks
-        if path in self._kept:
-            marks = (*marks, Mark(len(text.text), self._kept[path]))
-        return ToolResult(call.id, call.name, text.text, bool(block.is_error), marks)
+        return call
+
+    def _end_searches(self) -> None:
+        """What was searched is known, and what comes is said knowing it."""
+        if self._found:
+            self._add("user", sorted(self._found, key=self._place))
+            self._found, self._answered = [], {}
 
     def _text(self, block: Readable, path: str) -> Text:
         return block_text(block, path, self._served.model, self._kept)
@@ -160,11 +213,13 @@ class History:
             self._answered = {}
         if self._summary(message, path):
             return
-        blocks = (
-            self._said(block, f"{path}.{index}")
-            for index, block in enumerate(_blocks(message.content))
-        )
-        self._add("assistant", [each for each in blocks if each is not None])
+        self._add("assistant", [])
+        for index, block in enumerate(_blocks(message.content)):
+            said = self._said(block, f"{path}.{index}")
+            if said is not None:
+                if not self._open:
+                    self._end_searches()
+                self._add("assistant", [said])
 
     def _summary(self, message: AssistantMessage, path: str) -> bool:
         """Whether there is nothing but what a summary says, instead of the messages before it: as
@@ -182,6 +237,8 @@ class History:
                 return self._thought(block, path)
             case ToolUseBlock(type="tool_use"):
                 return self._call(block, path)
+            case ToolUseBlock(type="server_tool_use", name=name) if name in SEARCHES:
+                return self._call(block, path)
             case (
                 ToolUseBlock()
                 | ServerToolResultBlock()
@@ -189,12 +246,13 @@ class History:
                 | McpToolListingBlock()
                 | FallbackBlock()
             ):
-                if isinstance(block, ServerToolResultBlock):
-                    self.referenced.update(_found_by_search(block))
                 self.dropped[block.type] = None
                 return None
             case CompactionBlock():
                 return None  # it stands before the answer
+            case ToolSearchResultBlock():
+                self._found.append(self._search_result(block, path))
+                return None
             case _:
                 return self._text(block, path)
 
@@ -225,6 +283,7 @@ class History:
 
     def _end(self, last: int, *, goes_on: bool) -> None:
         self._check_answered(None if goes_on else "compaction_incomplete_turn")
+        self._end_searches()
         if not self._turns or self._turns[-1][0] != "assistant":
             return
         said = list(merged(self._turns[-1][1]))
@@ -255,19 +314,6 @@ class History:
 
 def _blocks(content: str | Sequence[B]) -> Sequence[TextBlock | B]:
     return [TextBlock.of(content)] if isinstance(content, str) else content
-
-
-def _found_by_search(block: ServerToolResultBlock) -> Iterator[str]:
-    """The names in a `tool_search_tool_result`, which no shape has checked."""
-    found = _field(block.content, "tool_references")
-    for each in cast(list[Any], found) if isinstance(found, list) else ():
-        name = _field(each, "tool_name")
-        if isinstance(name, str):
-            yield name
-
-
-def _field(value: Any, name: str) -> Any:
-    return cast(dict[str, Any], value).get(name) if isinstance(value, dict) else None
 
 
 def _shown(id: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from models.conversation import Conversation
+from models.conversation import Conversation, Tool
 from service.errors import ApiError
 from service.requests.answer_plan import Display
 from service.requests.cache_markers import markers_of
@@ -51,6 +51,7 @@ class Prepared:
     edits: tuple[Edit, ...] | None = None
     summary: SummaryPlan | None = None
     files: Mapping[str, str] = field(default_factory=dict[str, str])
+    findable: tuple[Tool, ...] = ()
 
 
 def conversation_of(request: BaseRequest, served: Served) -> Prepared:
@@ -66,8 +67,8 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
     if isinstance(request, CountTokensRequest):
         kept = dict[str, int]()
     effort = effort_of(request, served)
-    history = History.of(request, served, kept)
-    tools = offered(request, history.referenced, served, kept)
+    tools = offered(request, served, kept)
+    history = History.of(request, served, kept, tools.definitions)
     conversation, summary = Conversation(history.turns, effort=effort), None
     prefills = conversation.prefills and not is_compaction(request)
     form = form_of(request, tools, served, prefills=prefills)
@@ -84,6 +85,7 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
         tools.paths,
         _edits_of(request),
         summary,
+        tools.findable,
     )
 
 

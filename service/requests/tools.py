@@ -9,32 +9,46 @@ from models.grammar.schemas import SchemaError
 from models.grammar.validation import Validator
 from service.errors import ApiError
 from service.requests.client_tools import client_tool
+from service.requests.found_tools import definitions_of, references_in
 from service.requests.served import Served
 from service.requests.tool_changes import changes_in
 from service.requests.toolbox import Toolbox
+from service.tool_search.definitions import search_tool
 from service.wire.blocks import ToolDefinition
 from service.wire.requests import BaseRequest
-from service.wire.tools import ClientTool, CustomTool, NamedChoice
+from service.wire.tools import (
+    AnyTool,
+    CustomTool,
+    NamedChoice,
+    RankedSearchTool,
+    RegexSearchTool,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The tools that the model is shown; `paths` are those of all tools in the request."""
+    """The tools that the model is shown, and those it may search; `paths` are those of all tools in
+    the request. `definitions` is what the model is told where it finds one, by its name."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice
     paths: Mapping[str, str]
+    findable: tuple[Tool, ...]
+    definitions: Mapping[str, str]
 
 
-def offered(
-    request: BaseRequest, referenced: Collection[str], served: Served, kept: Mapping[str, int]
-) -> Offered:
-    """A tool with `defer_loading` is shown once it is `referenced`, and all as the system messages
-    have changed them by the end. What is `kept` of them, by its path, is marked. Raises ApiError
-    400."""
-    toolbox = Toolbox(referenced)
+def offered(request: BaseRequest, served: Served, kept: Mapping[str, int]) -> Offered:
+    """A tool with `defer_loading` is shown once a message refers to it, and all as the system
+    messages have changed them by the end. What is `kept` of them, by its path, is marked. Raises
+    ApiError 400."""
+    toolbox = Toolbox(references_in(request))
     if request.tools:
         _check_supported("tools", served)
+        if all(each.defer_loading for each in request.tools):
+            raise ApiError.invalid(
+                "tools: at least one tool must not have defer_loading: the one by which the others"
+                " are found"
+            )
     for index, wire in enumerate(request.tools or ()):
         path = f"tools.{index}"
         if first := toolbox.paths.get(wire.name):
@@ -52,7 +66,14 @@ def offered(
         else:
             toolbox.change(block, path)
     choice = _choice(request, {each.name for each in toolbox.shown}, toolbox.paths, served)
-    return Offered(toolbox.shown, choice, toolbox.paths)
+    searches = any(each.on_server for each in toolbox.shown)
+    return Offered(
+        toolbox.shown,
+        choice,
+        toolbox.paths,
+        toolbox.findable if searches else (),
+        definitions_of(toolbox.deferred),
+    )
 
 
 def _check_supported(path: str, served: Served) -> None:
@@ -62,7 +83,7 @@ def _check_supported(path: str, served: Served) -> None:
         )
 
 
-def _tool(wire: CustomTool | ClientTool, path: str, served: Served) -> Tool:
+def _tool(wire: AnyTool, path: str, served: Served) -> Tool:
     if wire.allowed_callers and "direct" not in wire.allowed_callers:
         raise ApiError.invalid(
             f"{path}.allowed_callers: code execution is not supported; allow 'direct' calls"
@@ -72,7 +93,13 @@ def _tool(wire: CustomTool | ClientTool, path: str, served: Served) -> Tool:
             f"{path}.strict: it needs the grammar, which is off here; leave it out, or start"
             " the service with --grammar on"
         )
-    return _custom(wire, path) if isinstance(wire, CustomTool) else client_tool(wire)
+    match wire:
+        case CustomTool():
+            return _custom(wire, path)
+        case RegexSearchTool() | RankedSearchTool():
+            return search_tool(wire)
+        case _:
+            return client_tool(wire)
 
 
 def _custom(tool: CustomTool, path: str) -> Tool:

@@ -19,6 +19,7 @@ from service.scheduling.cancellation import Cancellation
 from service.scheduling.journal import Journal
 from service.scheduling.live_job import LiveJob, Reading
 from service.scheduling.recorded import reading_of
+from service.scheduling.rounds import Round
 from service.scheduling.scheduler import Scheduler
 from service.settings import Settings
 from service.threads import Threads, continued_by
@@ -115,10 +116,9 @@ class Admission:
         self._check_room()
         record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
         live = LiveJob(
-            run=run,
+            rounds=[Round(run, answer)],
             message_id=message_id,
             model=self._model,
-            answer=answer,
             journal=Journal(record, content=self._settings.record_content),
             is_background=False,
             queued_at=now,

@@ -1,7 +1,8 @@
 """One answer as it is generated: token ids in, pieces of content out, and how it ended."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from models.conversation import ToolCall
 from models.engine.protocol import ids_of
 from models.parsing import events
 from models.parsing.answer import AnswerParser
@@ -16,7 +17,12 @@ _MOST_AFTER_CALL = 32
 
 
 class Answer:
-    """The same whether its ids come from the engine now or from a record of earlier times."""
+    """What one round generates; the same whether its ids come from the engine now or from a record
+    of earlier times.
+
+    Calls of tools that the service runs are `unanswered` until it has; if the model wrote nothing
+    else that somebody has to run, the message `goes_on` with another round.
+    """
 
     def __init__(
         self,
@@ -28,8 +34,11 @@ class Answer:
         message_id: str,
         sign: Sign,
         summarise: Summarise | None = None,
+        before: "Answer | None" = None,
+        fills_context: bool = False,
     ) -> None:
-        """With `summarise` it is a summary."""
+        """With `summarise` it is a summary. `before` is what the same message said in the last
+        round. If it `fills_context`, there is no room for more than `max_tokens`."""
         self.ids = ids_of()
         self.pieces: list[Piece] = []
         self.stop_reason: StopReason | None = None
@@ -40,6 +49,8 @@ class Answer:
         self.ended_early = False
         # Whether the model itself ended it, and all that it wrote counts.
         self.ended_itself = False
+        self.goes_on = False
+        self.results: list[Piece] = []  # of the calls that the service ran
         self.plan = plan
         self._parser = parser
         self._stop_ids = stop_ids
@@ -48,11 +59,30 @@ class Answer:
         # Tokens that may still come after an only call. A guide lets nothing follow but the end.
         self._left = _MOST_AFTER_CALL if plan.form.guided else 0
         self._is_summary = summarise is not None
-        self._blocks = SummaryBlock(summarise) if summarise else Blocks(plan, message_id, sign)
+        self._full: StopReason = "model_context_window_exceeded" if fills_context else "max_tokens"
+        if summarise:
+            self._blocks = SummaryBlock(summarise)
+        else:
+            said = before._blocks if before else None
+            self._blocks = Blocks(
+                plan, message_id, sign, None if isinstance(said, SummaryBlock) else said
+            )
 
     @property
     def is_over(self) -> bool:
-        return self.stop_reason is not None or self.fault is not None
+        """Whether it needs the engine no more."""
+        return self.stop_reason is not None or self.fault is not None or self.goes_on
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the message is."""
+        return self.is_over and not self.goes_on and not self.unanswered
+
+    @property
+    def unanswered(self) -> list[ToolCall]:
+        if not self.is_over or self.fault is not None or self.results:
+            return []
+        return self._blocks.server_calls
 
     @property
     def thinking_tokens(self) -> int:
@@ -62,7 +92,8 @@ class Answer:
     @property
     def _has_only_call(self) -> bool:
         """Whether it has the one call that it may have."""
-        return self._blocks.calls > 0 and not self._parallel
+        blocks = self._blocks
+        return not self._parallel and (blocks.client_calls > 0 or bool(blocks.server_calls))
 
     def take(self, ids: Iterable[int]) -> tuple[list[int], list[Piece]]:
         """The ids that count, and the pieces that they let be shown. Those after the end of the
@@ -87,6 +118,15 @@ class Answer:
         self.ids.extend(taken)
         self.pieces += shown
         return taken, shown
+
+    def answer_calls(self, results: Sequence[Piece]) -> None:
+        """What came of its `unanswered` calls."""
+        self.results = [*results]
+        self.pieces += results
+
+    def end_for(self, reason: StopReason) -> None:
+        """There can be no other round."""
+        self.goes_on, self.stop_reason = False, reason
 
     def cut(self) -> list[Piece]:
         """The engine has no room for more; the pieces that this lets be shown."""
@@ -125,9 +165,13 @@ class Answer:
             self.fault = ApiError.internal(
                 "the model ended its answer in the middle of a call; ask again"
             )
-        elif self._blocks.calls and not self._blocks.in_call:
+        elif self._blocks.client_calls and not self._blocks.in_call:
             self.stop_reason = "tool_use"
         elif self._is_summary:  # one that was cut short still says the most important
             self.stop_reason = "compaction"
+        elif self._blocks.server_calls and reason in ("end_turn", "tool_use"):
+            self.goes_on = True
+        elif reason == "max_tokens":
+            self.stop_reason = self._full
         else:
             self.stop_reason, self.stop_sequence = reason, sequence

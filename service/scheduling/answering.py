@@ -6,13 +6,19 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
+
+from anyio import to_thread
 
 from models.engine.host import EngineDied, EngineError, EngineHost, EngineUnavailable
 from models.engine.protocol import CacheUse, Failed, Finished, Loading, Prefill, Tokens
 from service.errors import ApiError
+from service.preparation import Preparation
 from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.recorded import as_event
 from service.scheduling.relay import Answered
+from service.scheduling.rounds import NextRound
+from service.tool_search.results import results_of
 from service.wire.responses import PromptUsage
 from storage.answer_pieces import Piece
 from storage.failpoints import failpoint
@@ -50,15 +56,23 @@ class Outcome:
 
 
 class Answering:
-    """Takes one answer further, as far as the engine gets this time.
+    """Takes one answer further, as far as the engine gets this time: through as many rounds as the
+    message has.
 
     `make_room` is called between the steps of a prefill: it gives the job an ending when another
     is to run before it goes on.
     """
 
-    def __init__(self, engine: EngineHost, live: LiveJob, make_room: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        engine: EngineHost,
+        live: LiveJob,
+        preparation: Preparation,
+        make_room: Callable[[], object],
+    ) -> None:
         self._engine = engine
         self._live = live
+        self._preparation = preparation
         self._make_room = make_room
         self._failure: Ending | None = None
         self._fault: Fault | None = None
@@ -66,8 +80,7 @@ class Answering:
     async def run(self) -> None:
         """Until the engine has said its last word; what came of it is the `outcome`."""
         try:
-            if not self._live.answer.is_over:
-                await self._generate_or_fail()
+            await self._generate_or_fail()
         except Exception:
             # A fault of ours in one answer costs that answer, and no other.
             logger.exception("run %s failed", self._live.id)
@@ -75,8 +88,14 @@ class Answering:
             self._failure = Ending(JobState.FAILED, error)
 
     async def _generate_or_fail(self) -> None:
+        live = self._live
         try:
-            await self._generate()
+            while not live.answer.is_complete:
+                if not live.answer.is_over:
+                    await self._generate()
+                if not live.answer.is_over or live.ending is not None:
+                    return
+                await self._go_on()
         except EngineError as error:
             self._failure = Ending(JobState.FAILED, ApiError.internal(str(error)))
             if isinstance(error, EngineDied):
@@ -90,7 +109,7 @@ class Answering:
         async with aclosing(self._engine.generate(live.rest)) as events:
             async for event in events:
                 if isinstance(event, Prefill | Tokens):
-                    live.tell(live.prompt_usage)  # whoever says nothing keeps nothing
+                    live.tell(live.rounds[-1].usage.prompt)  # whoever says nothing keeps nothing
                 match event:
                     case Loading(done, total):
                         live.load_seconds = loaded_before + time.perf_counter() - started
@@ -117,9 +136,31 @@ class Answering:
                     case Failed():  # raised by the engine host
                         pass
 
+    async def _go_on(self) -> None:
+        """Run what the model called here, and begin the next round, if there is to be one."""
+        live, answer = self._live, self._live.answer
+        if answer.unanswered:
+            done = sum(len(each.answer.results) for each in live.rounds)
+            results = await to_thread.run_sync(
+                results_of, answer.unanswered, answer.plan.findable, done
+            )
+            failpoint("searched")
+            answer.answer_calls(results)
+            live.journal.write_results(results)
+            self._publish(results)
+        if answer.goes_on:
+            next_one = await to_thread.run_sync(self._preparation.next_round, live.rounds[-1])
+            if isinstance(next_one, NextRound):
+                live.journal.write_round(next_one)
+                begun = partial(self._preparation.begun, next_one, live.rounds[-1], live.message_id)
+                live.begin(await to_thread.run_sync(begun))
+                failpoint("next round")
+            else:
+                answer.end_for(next_one)
+
     def _tell_use(self, read: int, kept: int) -> None:
         live = self._live
-        if live.told is None:
+        if live.rounds[-1].told is None:
             usage = PromptUsage.of(live.input_tokens, live.run.boundaries, read, kept)
             live.journal.write("cache", **as_event(usage))
             live.tell(usage)
@@ -133,7 +174,7 @@ class Answering:
         self._show(taken, shown, live.answer.thinking_tokens - thought)
         if live.answer.ended_early:
             await self._engine.cancel(live.id)
-        elif live.quantum is not None and len(live.answer.ids) >= live.quantum:
+        elif live.quantum is not None and live.generated >= live.quantum:
             live.quantum = None
             live.ending = live.ending or Ending(JobState.QUEUED, _YIELDED)
             await leave(self._engine, live)
@@ -141,21 +182,23 @@ class Answering:
     def _show(self, ids: list[int], shown: Sequence[Piece], thinking: int = 0) -> None:
         if ids or shown:
             self._live.journal.write_tokens(ids, shown, thinking)
+        self._publish(shown)
+
+    def _publish(self, shown: Sequence[Piece]) -> None:
         for piece in shown:
             self._live.relay.publish(piece)
 
     def outcome(self) -> Outcome:
         live, answer = self._live, self._live.answer
         ending = live.ending or self._failure
-        if answer.is_over and (live.ending is None or live.ending.state in _TOO_LATE):
+        if answer.is_complete and (live.ending is None or live.ending.state in _TOO_LATE):
             if answer.fault is not None:
                 return Outcome(None, Ending(JobState.FAILED, answer.fault))
             assert answer.stop_reason is not None
             answered = Answered(
                 answer.stop_reason,
                 answer.stop_sequence,
-                len(answer.ids),
-                answer.thinking_tokens,
+                live.usage,
             )
             return Outcome(answered, None)
         if ending is None:

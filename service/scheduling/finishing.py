@@ -14,7 +14,7 @@ from service.scheduling.answering import Outcome
 from service.scheduling.lease import LeaseLost
 from service.scheduling.live_job import Ending, LiveJob
 from service.scheduling.recorded import recorded
-from service.wire.responses import Message, Usage
+from service.wire.responses import Message
 from storage.answer_pieces import content_of
 from storage.errors import StorageError
 from storage.failpoints import failpoint
@@ -73,7 +73,7 @@ class Finishing:
     async def put_back(self, job: Job, live: LiveJob | None, *, engine_died: bool = False) -> bool:
         """Queue a claimed job again, with all that it has so far; False when its lease is lost."""
         if live is not None:
-            live.journal.write("suspended", tokens=len(live.answer.ids))
+            live.journal.write("suspended", tokens=live.generated)
             with suppress(StorageError):  # it waits in memory, too
                 await live.journal.flush()
         while True:
@@ -106,7 +106,7 @@ class Finishing:
         self, job: Job, live: LiveJob, outcome: Outcome, telemetry: Telemetry | None
     ) -> bool:
         answered, ending = outcome.answered, outcome.ending
-        tokens = await self._answers.remember(live.run, live.answer) if answered else None
+        answers = await self._answers.remember(live.rounds) if answered else []
         kept = answered is not None and job.batch_id is not None
         return await self._jobs.finish(
             job,
@@ -114,10 +114,10 @@ class Finishing:
             stop_reason=answered.stop_reason if answered else None,
             error_type=ending.error.type if ending else None,
             error_message=ending.error.message if ending else None,
-            output_tokens=len(live.answer.ids),
+            output_tokens=live.generated,
             telemetry=telemetry,
             result=to_json(_message(live, outcome).as_json()) if kept else None,
-            answer=tokens,
+            answers=answers,
         )
 
 
@@ -140,31 +140,31 @@ def _message(live: LiveJob, outcome: Outcome) -> Message:
     return Message(
         id=live.message_id,
         model=live.model,
-        content=content_of(live.answer.pieces),
+        content=content_of(live.pieces),
         stop_reason=answered.stop_reason if answered else None,
         stop_sequence=answered.stop_sequence if answered else None,
-        usage=Usage(live.prompt_usage, len(live.answer.ids), live.answer.thinking_tokens),
+        usage=live.usage,
         cache_miss=live.cache_miss,
         edits=live.answer.plan.edits,
     )
 
 
 def _telemetry(live: LiveJob) -> Telemetry:
-    stats = live.stats
+    stats, usage = live.stats, live.usage
     return Telemetry(
         queue_seconds=live.queue_seconds,
         load_seconds=live.load_seconds,
         prefill_seconds=stats.prefill_seconds,
         decode_seconds=stats.decode_seconds,
         engine_seconds=stats.prefill_seconds + stats.decode_seconds,
-        input_tokens=live.input_tokens,
-        output_tokens=len(live.answer.ids),
+        input_tokens=usage.prompt.total,
+        output_tokens=usage.output_tokens,
         prefilled_tokens=stats.prefilled_tokens,
         peak_memory_bytes=stats.peak_memory_bytes or None,
         first_token_seconds=stats.first_token_seconds,
         longest_step_seconds=stats.longest_step_seconds or None,
-        cache_read_tokens=live.prompt_usage.cache_read,
-        cache_creation_tokens=live.prompt_usage.cache_creation,
+        cache_read_tokens=usage.prompt.cache_read,
+        cache_creation_tokens=usage.prompt.cache_creation,
         verified_rounds=stats.verified_rounds,
         drafted_tokens=stats.drafted_tokens,
         accepted_tokens=stats.accepted_tokens,

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from anyio import to_thread
 
+from service.scheduling.rounds import NextRound
 from storage.answer_pieces import Piece, as_details, characters
 from storage.errors import StorageError
 from storage.failpoints import failpoint
@@ -49,6 +50,15 @@ class Journal:
             self.write("tokens", ids=ids, **details, **as_details(shown))
         else:
             self.write("tokens", count=len(ids), **details, chars=characters(shown))
+
+    def write_results(self, shown: Sequence[Piece]) -> None:
+        """What came of calls that the service ran itself."""
+        details = as_details(shown) if self._content else {"count": len(shown)}
+        self.write("results", **details)
+
+    def write_round(self, begun: NextRound) -> None:
+        details = begun.as_json() if self._content else {}
+        self.write("round", tokens=begun.prompt_tokens, **details)
 
     async def run(self) -> None:
         """Keep writing until cancelled; what finds no room for now waits. Raises StorageError."""

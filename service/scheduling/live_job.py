@@ -10,7 +10,9 @@ from service.errors import ApiError
 from service.scheduling.answer import Answer
 from service.scheduling.journal import Journal
 from service.scheduling.relay import Relay
-from service.wire.responses import AppliedEdit, CacheMiss, PromptUsage
+from service.scheduling.rounds import Round
+from service.wire.responses import AppliedEdit, CacheMiss, PromptUsage, Usage
+from storage.answer_pieces import Piece
 from storage.jobs import JobState
 
 
@@ -46,18 +48,16 @@ class Reading:
 class LiveJob:
     """What the scheduler needs to run a job, several times over, and to tell its readers."""
 
-    run: Run
+    # The last one goes on.
+    rounds: list[Round]
     message_id: str
     model: str
-    answer: Answer
     journal: Journal
     is_background: bool
     # When it began to wait, in unix seconds.
     queued_at: float
     # Why the prompt cache has less of its prompt than of the earlier one that its client named.
     cache_miss: CacheMiss | None = None
-    # What was said of its prompt, once that is known.
-    told: PromptUsage | None = None
     relay: Relay = field(default_factory=Relay)
     readers: int = 0
     # Whether its row is in the queue.
@@ -69,7 +69,7 @@ class LiveJob:
     stats: Stats = field(default_factory=Stats)
     queue_seconds: float = 0.0
     load_seconds: float = 0.0
-    # How far the engine is with the prompt.
+    # How far the engine is with the prompt of this round.
     prefilled_tokens: int = 0
     # On the clock of the event loop: when it had to leave, and until when it need not again.
     left_at: float = 0.0
@@ -78,26 +78,55 @@ class LiveJob:
     quantum: int | None = None
 
     def __post_init__(self) -> None:
+        if self.rounds[0].told is not None:
+            self.relay.publish(self.rounds[0].told)
         if not self.run.boundaries:
             self.tell(PromptUsage(self.input_tokens))
 
     def tell(self, usage: PromptUsage) -> None:
-        """What comes first stands, however often the job comes to an engine."""
-        if self.told is None:
-            self.told = usage
-            self.relay.publish(usage)
+        """How this round's prompt is told. What comes first stands, however often the job comes to
+        an engine; readers hear at once of the first round's, and at the end of all."""
+        if self.rounds[-1].told is None:
+            self.rounds[-1].told = usage
+            if len(self.rounds) == 1:
+                self.relay.publish(usage)
+
+    def begin(self, next_one: Round) -> None:
+        """The message goes on with another round."""
+        self.prefilled_tokens = min(self.input_tokens, len(next_one.run.prompt))
+        self.rounds.append(next_one)
+        if not next_one.run.boundaries:
+            self.tell(PromptUsage(self.input_tokens))
+
+    @property
+    def run(self) -> Run:
+        return self.rounds[-1].run
+
+    @property
+    def answer(self) -> Answer:
+        return self.rounds[-1].answer
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """All that is shown so far."""
+        return [piece for each in self.rounds for piece in each.answer.pieces]
 
     @property
     def id(self) -> str:
         return self.run.job
 
     @property
-    def prompt_usage(self) -> PromptUsage:
-        """All of it is input as long as nothing else is known."""
-        return self.told or PromptUsage(self.input_tokens)
+    def usage(self) -> Usage:
+        return Usage.of([each.usage for each in self.rounds])
+
+    @property
+    def generated(self) -> int:
+        """Tokens, in all rounds."""
+        return sum(len(each.answer.ids) for each in self.rounds)
 
     @property
     def input_tokens(self) -> int:
+        """Of the prompt of this round."""
         return len(self.run.prompt)
 
     @property

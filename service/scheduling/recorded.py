@@ -1,12 +1,13 @@
 """What a run record keeps of the answer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from service.errors import ApiError
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Relay
-from service.wire.responses import AppliedEdit, CacheMiss, Message, PromptUsage, Usage
+from service.wire.responses import AppliedEdit, CacheMiss, Iteration, Message, PromptUsage, Usage
 from storage.answer_pieces import content_of, pieces_in, pieces_of
 from storage.errors import StorageError
 from storage.jobs import Job, JobState
@@ -44,20 +45,11 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
             " this service records no content; use a new key"
         )
     message, relay = response["message"], Relay()
-    usage = message["usage"]
-    relay.publish(_prompt_usage(usage))
+    usage = Usage.recalled(message["usage"])
+    relay.publish(usage.iterations[0].prompt if usage.iterations else usage.prompt)
     for piece in pieces_of(message["content"]):
         relay.publish(piece)
-    # Records of earlier versions have no details: their answers have no thinking.
-    details = usage.get("output_tokens_details", {"thinking_tokens": 0})
-    relay.publish(
-        Answered(
-            message["stop_reason"],
-            message["stop_sequence"],
-            usage["output_tokens"],
-            details["thinking_tokens"],
-        )
-    )
+    relay.publish(Answered(message["stop_reason"], message["stop_sequence"], usage))
     diagnostics: dict[str, Any] = message.get("diagnostics") or {"cache_miss_reason": None}
     miss = CacheMiss.recalled(diagnostics["cache_miss_reason"])
     return Reading(job.id, job.message_id, job.model, relay, miss, _edits(message))
@@ -78,13 +70,32 @@ def as_event(usage: PromptUsage) -> dict[str, int]:
     }
 
 
-def told_in(events: Sequence[dict[str, Any]], tokens: int) -> PromptUsage | None:
-    """What clients were told of a prompt of so many tokens, if that was more than its length."""
+def told_of(event: dict[str, Any], tokens: int) -> PromptUsage:
+    """What the event `cache` says of a prompt of so many tokens."""
+    told = event["read"], event["created_5m"], event["created_1h"]
+    return PromptUsage(tokens - sum(told), *told)
+
+
+def usage_in(events: Sequence[dict[str, Any]], tokens: int) -> Usage:
+    """What clients were told, or would have been, of a run whose first prompt has so many
+    tokens."""
+    rounds = [Iteration(PromptUsage(tokens), 0)]
     for each in events:
-        if each["event"] == "cache":
-            told = each["read"], each["created_5m"], each["created_1h"]
-            return PromptUsage(tokens - sum(told), *told)
-    return None
+        last = rounds[-1]
+        match each["event"]:
+            case "round":
+                rounds.append(Iteration(PromptUsage(each["tokens"]), 0))
+            case "cache":
+                rounds[-1] = replace(last, prompt=told_of(each, last.prompt.total))
+            case "tokens":
+                rounds[-1] = replace(
+                    last,
+                    output_tokens=last.output_tokens + each.get("count", len(each.get("ids", ()))),
+                    thinking_tokens=last.thinking_tokens + each.get("thinking", 0),
+                )
+            case _:
+                pass
+    return Usage.of(rounds)
 
 
 def claims(events: Sequence[dict[str, Any]]) -> int:
@@ -103,21 +114,17 @@ def close_unfinished(
     if claims(events) < job.attempt:  # lost with the process that claimed it
         at = job.started_at or job.created_at
         record.append([{"event": "claimed", "at": at, "attempt": job.attempt}])
-    tokens = [each for each in events if each["event"] == "tokens"]
+    shown = [each for each in events if each["event"] in ("tokens", "results")]
     message = Message(
         id=job.message_id,
         model=job.model,
-        content=content_of(piece for each in tokens for piece in pieces_in(each)),
+        content=content_of(piece for each in shown for piece in pieces_in(each)),
         stop_reason=None,
         stop_sequence=None,
-        usage=Usage(
-            told_in(events, job.input_tokens) or PromptUsage(job.input_tokens),
-            output_tokens=sum(each.get("count", len(each.get("ids", ()))) for each in tokens),
-            thinking_tokens=sum(each.get("thinking", 0) for each in tokens),
-        ),
+        usage=usage_in(events, job.input_tokens),
     )
     response = recorded(state, message, error)
-    if characters := sum(each.get("chars", 0) for each in tokens):  # recorded without content
+    if characters := sum(each.get("chars", 0) for each in shown):  # recorded without content
         response["message"]["content"] = [{"type": "text", "text": {"chars": characters}}]
     record.close(response=response, telemetry=None)
     return response
@@ -127,13 +134,3 @@ def _edits(message: dict[str, Any]) -> list[AppliedEdit] | None:
     if "context_management" not in message:
         return None
     return [AppliedEdit.recalled(each) for each in message["context_management"]["applied_edits"]]
-
-
-def _prompt_usage(usage: dict[str, Any]) -> PromptUsage:
-    created = usage["cache_creation"]
-    return PromptUsage(
-        usage["input_tokens"],
-        usage["cache_read_input_tokens"],
-        created["ephemeral_5m_input_tokens"],
-        created["ephemeral_1h_input_tokens"],
-    )

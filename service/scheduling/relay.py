@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import anyio
 
 from service.errors import ApiError
-from service.wire.responses import PromptUsage, StopReason
+from service.wire.responses import PromptUsage, StopReason, Usage
 from storage.answer_pieces import Piece
 
 
@@ -16,8 +16,7 @@ class Answered:
 
     stop_reason: StopReason
     stop_sequence: str | None
-    output_tokens: int
-    thinking_tokens: int
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class Relay:
     """An append-only list that readers follow at their own pace.
 
     A slow reader holds up neither the engine nor other readers, and costs no memory beyond the
-    one list, which the job's `max_tokens` bounds. The first event is `PromptUsage`, unless there is
-    no answer at all; the last is `Answered` or `Broken`.
+    one list, which the job's `max_tokens` bounds. The first event is the `PromptUsage` of the first
+    prompt, unless there is no answer at all; the last is `Answered` or `Broken`.
     """
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from service.cache_diagnosis import CacheDiagnosis
 from service.errors import ApiError
 from service.preparation import Preparation
 from service.requests.answer_plan import AnswerPlan
-from service.scheduling.answer import Answer
 from service.scheduling.journal import Journal
 from service.scheduling.lease import LeaseLost
 from service.scheduling.live_job import Ending, LiveJob
-from service.scheduling.recorded import close_unfinished, told_in
+from service.scheduling.recorded import close_unfinished, told_of
+from service.scheduling.rounds import NextRound, Round
 from service.wire.requests import MessagesRequest
-from service.wire.responses import CacheMiss, PromptUsage
+from service.wire.responses import CacheMiss
+from storage.answer_pieces import pieces_in
 from storage.batches import Batches
 from storage.errors import StorageError
 from storage.failpoints import failpoint
@@ -89,31 +91,47 @@ class Revival:
         """With the tokens it has already, so that none is generated twice."""
         scope = job.api_key or ""
 
-        def recall() -> tuple[Run, Answer, CacheMiss | None, PromptUsage | None]:
+        def recall() -> tuple[list[Round], CacheMiss | None]:
             try:
                 prompt = record.prompt()
                 run = self._preparation.recalled(job.id, prompt, scope)
                 answer = self._preparation.answer(run, AnswerPlan.recalled(prompt), job.message_id)
                 miss = CacheMiss.recalled(prompt.get("cache_miss"))
                 record.reopen()
-                events = record.events()
-                told = told_in(events, len(run.prompt))
-                for event in events:
-                    if event["event"] == "tokens":
-                        answer.take(event["ids"])
+                rounds = self._replayed(Round(run, answer), record.events(), job.message_id)
             except (LookupError, TypeError, ValueError) as error:
                 raise ApiError.internal(_DAMAGED) from error
             except StorageError as error:
                 raise ApiError.internal(str(error)) from error
-            return run, answer, miss, told
+            return rounds, miss
 
-        run, answer, miss, told = await to_thread.run_sync(recall)
-        live = self._live(job, run, answer, record, miss)
-        if told is not None:
-            live.tell(told)
-        if answer.ids:
-            live.journal.write("resumed", tokens=len(answer.ids))
+        rounds, miss = await to_thread.run_sync(recall)
+        live = self._live(job, rounds, record, miss)
+        if live.generated:
+            live.journal.write("resumed", tokens=live.generated)
         return live
+
+    def _replayed(
+        self, first: Round, events: Sequence[dict[str, Any]], message_id: str
+    ) -> list[Round]:
+        """All rounds, the last as far as the record has it."""
+        rounds = [first]
+        for event in events:
+            last = rounds[-1]
+            match event["event"]:
+                case "cache":
+                    last.told = last.told or told_of(event, len(last.run.prompt))
+                case "tokens":
+                    last.answer.take(event["ids"])
+                case "results":
+                    last.answer.answer_calls(pieces_in(event))
+                case "round":
+                    rounds.append(
+                        self._preparation.begun(NextRound.recalled(event), last, message_id)
+                    )
+                case _:
+                    pass
+        return rounds
 
     async def _anew(self, job: Job, params: dict[str, Any], record: RunRecord) -> LiveJob:
         """From the request: the first time, or where the record kept no tokens to go on from."""
@@ -127,7 +145,7 @@ class Revival:
             plan = AnswerPlan(AnswerForm())
             run = Run(job.id, job.max_tokens, 0.0, 1.0, 0, 0, (), ids_of())
             answer = self._preparation.answer(run, plan, job.message_id)
-            live = self._live(job, run, answer, record)
+            live = self._live(job, [Round(run, answer)], record)
             live.ending = Ending(JobState.FAILED, error)
             # Without ids, so that nobody takes it for a prompt to go on with.
             kept = self._preparation.recorded(run, plan, content=False)
@@ -151,7 +169,7 @@ class Revival:
         answer = await to_thread.run_sync(
             self._preparation.answer, run, prompt.plan, job.message_id
         )
-        return self._live(job, run, answer, record, cache_miss)
+        return self._live(job, [Round(run, answer)], record, cache_miss)
 
     async def _begin_record(
         self, record: RunRecord, job: Job, request: dict[str, Any], prompt: dict[str, Any]
@@ -168,16 +186,14 @@ class Revival:
     def _live(
         self,
         job: Job,
-        run: Run,
-        answer: Answer,
+        rounds: list[Round],
         record: RunRecord,
         cache_miss: CacheMiss | None = None,
     ) -> LiveJob:
         return LiveJob(
-            run=run,
+            rounds=rounds,
             message_id=job.message_id,
             model=job.model,
-            answer=answer,
             journal=Journal(record, content=self._content),
             is_background=True,
             queued_at=job.created_at,

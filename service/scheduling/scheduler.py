@@ -12,6 +12,7 @@ import anyio
 
 from models.engine.host import EngineHost
 from service.errors import ApiError
+from service.preparation import Preparation
 from service.scheduling.answering import Answering, Fault, Outcome, leave
 from service.scheduling.finishing import RETRY_SECONDS, Finishing, response_of
 from service.scheduling.lease import LeaseLost, keep_lease
@@ -45,7 +46,13 @@ class Scheduler:
     """The claim loop. `live` holds every job of this process that has a connection."""
 
     def __init__(
-        self, jobs: Jobs, host: EngineHost, claimer: Claimer, finishing: Finishing, revival: Revival
+        self,
+        jobs: Jobs,
+        host: EngineHost,
+        claimer: Claimer,
+        finishing: Finishing,
+        revival: Revival,
+        preparation: Preparation,
     ) -> None:
         self.live: dict[str, LiveJob] = {}
         self.running: LiveJob | None = None
@@ -54,6 +61,7 @@ class Scheduler:
         self._claimer = claimer
         self._finishing = finishing
         self._revival = revival
+        self._preparation = preparation
         # Background jobs that left the engine for others, by the attempt in which they did.
         self._left: dict[str, tuple[int, LiveJob]] = {}
         self._cancelling_unread = anyio.Lock()
@@ -118,7 +126,7 @@ class Scheduler:
             try:
                 await live.journal.close(response_of(live, outcome), None)
                 failpoint("closed unclaimed")
-                await self._jobs.cancel_queued(job.id, output_tokens=len(live.answer.ids))
+                await self._jobs.cancel_queued(job.id, output_tokens=live.generated)
             except StorageError as error:
                 logger.error("%s", error)
             finally:
@@ -254,7 +262,7 @@ class Scheduler:
         for live in self.live.values():
             if live.is_queued and preempts(live, running, now):
                 self._next = live.id
-                done = len(live.answer.ids)
+                done = live.generated
                 live.quantum = None if running.is_background else done + QUANTUM_TOKENS
                 running.ending = _PREEMPTED
                 return True
@@ -301,7 +309,7 @@ class Scheduler:
                 logger.error("%s", error)
                 await self.stop(live, Ending(JobState.FAILED, ApiError.internal(str(error))))
 
-        answering = Answering(self._host, live, self._make_room)
+        answering = Answering(self._host, live, self._preparation, self._make_room)
         async with anyio.create_task_group() as helpers:
             helpers.start_soon(guard, keep_lease, self._jobs, job, self._claimer.lease_seconds)
             helpers.start_soon(guard, live.journal.run)

@@ -134,11 +134,27 @@ class ToolResultBlock(CacheableShape):
     is_error: bool | None = None
 
 
+class ToolSearchFound(UncacheableShape):
+    type: Literal["tool_search_tool_search_result"]
+    tool_references: Annotated[list[ToolReferenceBlock], FirstFault()]
+
+
+class ToolSearchError(UncacheableShape):
+    type: Literal["tool_search_tool_result_error"]
+    error_code: str
+    error_message: str | None = None
+
+
+class ToolSearchResultBlock(CacheableShape):
+    type: Literal["tool_search_tool_result"]
+    tool_use_id: str
+    content: Annotated[ToolSearchFound | ToolSearchError, OneOf()]
+
+
 class ServerToolResultBlock(CacheableShape):
-    """What a first-party tool answered. Of use here is only which tools a search has found."""
+    """What another tool of the first-party service answered, of no use here."""
 
     type: Literal[
-        "tool_search_tool_result",
         "web_search_tool_result",
         "web_fetch_tool_result",
         "code_execution_tool_result",
@@ -220,6 +236,7 @@ AssistantBlock = Annotated[
     | ThinkingBlock
     | RedactedThinkingBlock
     | ToolUseBlock
+    | ToolSearchResultBlock
     | ServerToolResultBlock
     | ContainerUploadBlock
     | CompactionBlock
@@ -246,6 +263,7 @@ BLOCK_TYPES = frozenset(
         ToolResultBlock,
         ToolReferenceBlock,
         BrowserStateBlock,
+        ToolSearchResultBlock,
         ServerToolResultBlock,
         ContainerUploadBlock,
         CompactionBlock,

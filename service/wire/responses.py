@@ -62,33 +62,119 @@ class PromptUsage:
     def cache_creation(self) -> int:
         return self.cache_creation_5m + self.cache_creation_1h
 
+    def plus(self, other: "PromptUsage") -> "PromptUsage":
+        return PromptUsage(
+            self.input_tokens + other.input_tokens,
+            self.cache_read + other.cache_read,
+            self.cache_creation_5m + other.cache_creation_5m,
+            self.cache_creation_1h + other.cache_creation_1h,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "input_tokens": self.input_tokens,
+            "cache_creation_input_tokens": self.cache_creation,
+            "cache_read_input_tokens": self.cache_read,
+        }
+
+    def creation_as_json(self) -> dict[str, Any]:
+        return {
+            "ephemeral_5m_input_tokens": self.cache_creation_5m,
+            "ephemeral_1h_input_tokens": self.cache_creation_1h,
+        }
+
+    @classmethod
+    def recalled(cls, json: dict[str, Any]) -> Self:
+        """Raises LookupError for what is none."""
+        created = json["cache_creation"]
+        return cls(
+            json["input_tokens"],
+            json["cache_read_input_tokens"],
+            created["ephemeral_5m_input_tokens"],
+            created["ephemeral_1h_input_tokens"],
+        )
+
+
+IterationKind = Literal["message", "compaction"]
+
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one request; thinking is part of the output."""
+class Iteration:
+    """Tokens of one round of a request: of its whole prompt, and of what was generated for it."""
 
     prompt: PromptUsage
     output_tokens: int
     thinking_tokens: int = 0
+    kind: IterationKind = "message"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "type": self.kind,
+            **self.prompt.as_json(),
+            "output_tokens": self.output_tokens,
+            "cache_creation": self.prompt.creation_as_json(),
+        }
+
+    @classmethod
+    def recalled(cls, json: dict[str, Any]) -> Self:
+        """But for the thinking, of which only the sum is told. Raises LookupError."""
+        return cls(PromptUsage.recalled(json), json["output_tokens"], kind=json["type"])
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one request; thinking is part of the output. `iterations` are its rounds, if there
+    was more than one."""
+
+    prompt: PromptUsage
+    output_tokens: int
+    thinking_tokens: int = 0
+    iterations: tuple[Iteration, ...] = ()
+
+    @classmethod
+    def of(cls, rounds: Sequence[Iteration]) -> Self:
+        """The sum of all that are messages."""
+        if len(rounds) == 1:
+            only = rounds[0]
+            return cls(only.prompt, only.output_tokens, only.thinking_tokens)
+        counted = [each for each in rounds if each.kind == "message"]
+        prompt = PromptUsage(0)
+        for each in counted:
+            prompt = prompt.plus(each.prompt)
+        return cls(
+            prompt,
+            sum(each.output_tokens for each in counted),
+            sum(each.thinking_tokens for each in counted),
+            tuple(rounds),
+        )
+
+    @classmethod
+    def recalled(cls, json: dict[str, Any]) -> Self:
+        """Raises LookupError for what is none."""
+        # Records of earlier versions have no details: their answers have no thinking.
+        details = json.get("output_tokens_details", {"thinking_tokens": 0})
+        return cls(
+            PromptUsage.recalled(json),
+            json["output_tokens"],
+            details["thinking_tokens"],
+            tuple(Iteration.recalled(each) for each in json.get("iterations", ())),
+        )
 
     def as_json(self) -> dict[str, Any]:
         return {
             **self.totals_as_json(),
-            "cache_creation": {
-                "ephemeral_5m_input_tokens": self.prompt.cache_creation_5m,
-                "ephemeral_1h_input_tokens": self.prompt.cache_creation_1h,
-            },
+            "cache_creation": self.prompt.creation_as_json(),
             "service_tier": "standard",
         }
 
     def totals_as_json(self) -> dict[str, Any]:
         """The fields that `message_delta` may carry."""
+        iterations = [each.as_json() for each in self.iterations]
         return {
-            "input_tokens": self.prompt.input_tokens,
-            "cache_creation_input_tokens": self.prompt.cache_creation,
-            "cache_read_input_tokens": self.prompt.cache_read,
+            **self.prompt.as_json(),
             "output_tokens": self.output_tokens,
             "output_tokens_details": {"thinking_tokens": self.thinking_tokens},
+            **({"iterations": iterations} if iterations else {}),
         }
 
 

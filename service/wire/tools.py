@@ -60,14 +60,24 @@ class ComputerTool(OfferedTool):
     enable_zoom: bool | None = None
 
 
+class RegexSearchTool(OfferedTool):
+    type: Literal["tool_search_tool_regex_20251119", "tool_search_tool_regex"]
+    name: Literal["tool_search_tool_regex"]
+
+
+class RankedSearchTool(OfferedTool):
+    type: Literal["tool_search_tool_bm25_20251119", "tool_search_tool_bm25"]
+    name: Literal["tool_search_tool_bm25"]
+
+
+SearchTool = RegexSearchTool | RankedSearchTool
 ClientTool = BashTool | FirstTextEditorTool | TextEditorTool | MemoryTool | ComputerTool
-Tool = Annotated[CustomTool | ClientTool, OneOf(place="tools", default="custom")]
+AnyTool = CustomTool | ClientTool | SearchTool
+Tool = Annotated[AnyTool, OneOf(place="tools", default="custom")]
 
 
 def why_unknown(type: str) -> str:
     """What to tell whoever offers a tool of a type that is none of those above."""
-    if type.startswith("tool_search_tool_"):
-        return f"'{type}' is not supported yet; send the tools without defer_loading instead"
     if "_toolset" in type and not type.startswith("mcp_"):
         return f"'{type}' is not supported; offer its members as tools of your own"
     if type.startswith(("web_search_", "web_fetch_", "code_execution_", "advisor_", "mcp_toolset")):

@@ -21,7 +21,7 @@ from service.scheduling.answer import Answer
 from service.scheduling.live_job import Reading
 from service.scheduling.relay import Answered, Broken, Relay
 from service.streaming import stream, whole
-from service.wire.responses import Message, PromptUsage
+from service.wire.responses import Message, PromptUsage, Usage
 from storage.answer_pieces import content_of
 from tests.support.fake_language import END, answer, ids_of, said
 from tests.support.messages import check_order, parse_events
@@ -51,9 +51,8 @@ def reading(made: Answer, *, ended: bool = True) -> Reading:
         relay.publish(piece)
     if ended:
         assert made.stop_reason is not None
-        relay.publish(
-            Answered(made.stop_reason, made.stop_sequence, len(made.ids), made.thinking_tokens)
-        )
+        usage = Usage(PROMPT, len(made.ids), made.thinking_tokens)
+        relay.publish(Answered(made.stop_reason, made.stop_sequence, usage))
     return Reading("run_1", "msg_1", "m", relay)
 
 

@@ -26,7 +26,7 @@ async def claimed(jobs: Jobs, new: NewJob) -> Job:
 
 
 async def succeed(jobs: Jobs, job: Job, ids: bytes, digest: bytes = DIGEST) -> bool:
-    return await jobs.finish(job, JobState.SUCCEEDED, answer=KeptAnswer(digest, ids))
+    return await jobs.finish(job, JobState.SUCCEEDED, answers=[KeptAnswer(digest, ids)])
 
 
 async def test_an_answer_is_found_by_the_key_of_its_job_alone(

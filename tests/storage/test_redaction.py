@@ -47,6 +47,16 @@ def test_other_sources_and_data_are_kept() -> None:
     assert redact(request) == request
 
 
+def test_the_digest_of_an_uploaded_file_is_kept_with_its_id() -> None:
+    known, unknown = ({"type": "file", "file_id": id} for id in ("file_1", "file_2"))
+    request = {"content": [{"source": known}, {"source": unknown}]}
+    kept = redact(request, {"file_1": "its digest"})
+    expected = {"type": "file", "file_id": "file_1", "sha256": "its digest"}
+    assert kept == {"content": [{"source": expected}, {"source": unknown}]}
+    assert known == {"type": "file", "file_id": "file_1"}, "the request itself is left alone"
+    assert shapes(kept)["content"][1]["source"] == unknown
+
+
 def test_users_and_tokens_become_digests() -> None:
     request = {
         "metadata": {"user_id": "u", "other": 1},

@@ -130,8 +130,8 @@ def found(title: str, *texts: dict[str, Any], **fields: Any) -> dict[str, Any]:
                     ),
                 ]
             },
-            "messages.1.content.0.content.cache_control: it is not allowed here; put it on the"
-            " block itself",
+            "messages.1.content.0.content.cache_control: blocks of this kind have none; put it on"
+            " the block before or after",
         ),
     ],
 )
@@ -242,7 +242,7 @@ def test_a_result_of_nothing_may_be_marked() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [tool("later", defer_loading=True, cache_control=SHORT)]},
+        {"tools": [tool("now"), tool("later", defer_loading=True, cache_control=SHORT)]},
         {
             "messages": [
                 user("a"),

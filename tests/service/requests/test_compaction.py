@@ -364,7 +364,8 @@ def test_a_change_of_a_tool_that_vanished_is_refused_with_its_path() -> None:
 def test_there_is_an_end_to_what_a_summary_records() -> None:
     tools = [tool(f"t{number}", defer_loading=True) for number in range(1001)]
     messages = [user("a"), system([addition(each["name"]) for each in tools])]
+    tools.append(tool("first"))
     code = code_of(*messages, tools=tools, compaction=SUMMARIZE)
     assert code == "compaction_too_many_tool_references"
-    messages[1] = system([addition(each["name"]) for each in tools[1:]])
+    messages[1] = system([addition(each["name"]) for each in tools[1:-1]])
     assert prepared(messages=messages, tools=tools, compaction=SUMMARIZE).summary is not None

@@ -90,10 +90,6 @@ for _ in range(100):
             [{"type": "computer_toolset_20260801"}],
             "tools.0.type: 'computer_toolset_20260801' is not supported; offer its members",
         ),
-        (
-            [{"type": "tool_search_tool_regex", "name": "tool_search_tool_regex"}],
-            "tools.0.type: 'tool_search_tool_regex' is not supported yet; send the tools without",
-        ),
         ([{"type": "made_up", "name": "x"}], "tools.0.type: unknown tool type 'made_up'"),
         ([{"type": "bash_20250124", "name": "sh"}], "tools.0.name: Input should be 'bash'"),
         (
@@ -123,13 +119,6 @@ def test_a_deferred_tool_is_shown_once_it_is_referred_to() -> None:
     assert [each.name for each in shown(tools=tools)] == ["ToolSearch"]
     found = [user("a"), assistant([call("1", "ToolSearch")]), user([result("1", [REFERRED])])]
     assert [each.name for each in shown(tools=tools, messages=found)] == ["ToolSearch", "TaskStop"]
-    searched = {
-        "type": "tool_search_tool_result",
-        "tool_use_id": "s",
-        "content": {"type": "tool_search_tool_search_result", "tool_references": [REFERRED, 5]},
-    }
-    by_server = [user("a"), assistant([searched]), user("b")]
-    assert [each.name for each in shown(tools=tools, messages=by_server)][1:] == ["TaskStop"]
 
 
 def test_the_choice_is_kept() -> None:

@@ -17,6 +17,7 @@ from tests.support.batches import create_batch, results
 from tests.support.fake_language import write_fake_checkpoint
 from tests.support.lives import Connection
 from tests.support.messages import body, message_of, scripted
+from tests.support.pdfs import drawn, pdf
 from tests.support.refusals import refused
 from tests.support.running import Running, scripted_service
 from tests.support.tiny_checkpoint import byte_tokenizer
@@ -50,33 +51,12 @@ def asking(*blocks: dict[str, Any], **more: Any) -> dict[str, Any]:
     return body(messages=[{"role": "user", "content": [*blocks, question]}], **more)
 
 
-def pdf(text: str) -> bytes:
-    """One page that says `text`."""
-    content = f"BT /F1 12 Tf 50 700 Td ({text}) Tj ET".encode()
-    objects = [
-        b"<</Type/Catalog/Pages 2 0 R>>",
-        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R"
-        b"/Resources<</Font<</F1<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>>>>>>>",
-        b"<</Length %d>>stream\n%s\nendstream" % (len(content), content),
-    ]
-    made = b"%PDF-1.4\n"
-    places: list[int] = []
-    for number, each in enumerate(objects, 1):
-        places.append(len(made))
-        made += b"%d 0 obj\n%s\nendobj\n" % (number, each)
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    head = b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
-    end = b"trailer<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (len(objects) + 1, len(made))
-    return made + head + table + end
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["moon.txt", "moon.pdf"])
 def test_the_model_reads_it(
     client: httpx.Client, files: Callable[..., str], prompt_of: PromptOf, name: str, version: str
 ) -> None:
-    id = files(pdf(TEXT) if name.endswith("pdf") else TEXT.encode(), name)
+    id = files(pdf(drawn(TEXT)) if name.endswith("pdf") else TEXT.encode(), name)
     request, headers = asking(document(id, title="Moon")), {"anthropic-version": version}
     answer = client.post(MESSAGES, json=request, headers=headers)
     prompt = prompt_of(answer)
@@ -165,6 +145,24 @@ def test_an_answer_goes_on_when_its_file_is_deleted(
     assert refused(again, 404, "not_found_error").startswith("messages.0.content.0.source.file_id:")
 
 
+def test_a_thread_reads_it_as_long_as_it_is_there(
+    client: httpx.Client, files: Callable[..., str], prompt_of: PromptOf
+) -> None:
+    id = files(TEXT.encode())
+    first = client.post(MESSAGES, json=asking(document(id), thread={"type": "create"}))
+    said = prompt_of(first)
+
+    def go_on(after: httpx.Response) -> httpx.Response:
+        thread = {"type": "continue", "previous_message_id": after.json()["id"]}
+        return client.post(MESSAGES, json=body("And the sun?", thread=thread))
+
+    second = go_on(first)
+    assert prompt_of(second).startswith(said)
+    client.delete(f"{FILES}/{id}").raise_for_status()
+    gone = refused(go_on(second), 404, "not_found_error")
+    assert gone.startswith("thread.messages.0.content.0.source.file_id:")
+
+
 def test_a_batch_whose_file_is_gone_has_its_error(
     service: Running, files: Callable[..., str]
 ) -> None:
@@ -183,7 +181,7 @@ def test_a_batch_whose_file_is_gone_has_its_error(
         (b"\x89PNG", "moon.png"),
         (b"no type at all", "moon"),
         (b"\xff\xfe", "moon.txt"),
-        (pdf("x"), "moon.txt"),
+        (pdf(drawn("x")), "moon.txt"),
         (b"no pdf", "moon.pdf"),
     ],
 )

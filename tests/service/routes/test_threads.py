@@ -29,6 +29,7 @@ from tests.support.lives import (
     until,
 )
 from tests.support.messages import events_of, message_of
+from tests.support.pdfs import document, drawn, pdf
 from tests.support.running import Running, scripted_service
 
 CALL = '<think>hm</think>Look.<call>run:{"cmd":"ls"}</call>'
@@ -124,16 +125,13 @@ def test_a_thread_has_the_prompts_of_the_whole_conversation(
     client: httpx.Client,
     ask: Callable[[httpx.Client, dict[str, Any]], dict[str, Any]],
 ) -> None:
-    """Signed thinking, a call and its result, a document, and what was marked for the cache."""
-    document = {
-        "type": "document",
-        "source": {"type": "text", "media_type": "text/plain", "data": uuid4().hex},
-        "cache_control": {"type": "ephemeral"},
-    }
+    """Signed thinking, a call and its result, a PDF, and what was marked for the cache."""
+    paper = {**document(pdf(drawn(uuid4().hex))), "cache_control": {"type": "ephemeral"}}
+    unmarked = {key: each for key, each in paper.items() if key != "cache_control"}
     fixed = {"system": [marked(uuid4().hex)], "tools": [RUN]}
     more = {"thinking": {"type": "adaptive"}}
     messages: list[Any] = [
-        {"role": "user", "content": [document]},
+        {"role": "user", "content": [paper]},
         {"role": "assistant", "content": "I see."},
         user(say=CALL),
     ]
@@ -153,9 +151,40 @@ def test_a_thread_has_the_prompts_of_the_whole_conversation(
 
     whole = ask(client, asking(*messages, **fixed, **more))
     assert kept(service, third, "prompt")["ids"] == kept(service, whole, "prompt")["ids"]
+    assert kept(service, first, "thread")["messages"][0]["content"] == [unmarked]
+    assert kept(service, first, "request")["messages"][0]["content"] != [paper]
     usage = third["usage"]
     told = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     assert counted.json()["input_tokens"] == sum(usage[each] for each in told)
+
+
+def test_the_edits_of_a_request_are_made_to_the_whole_thread(client: httpx.Client) -> None:
+    edit = {
+        "type": "clear_tool_uses_20250919",
+        "trigger": {"type": "input_tokens", "value": 1},
+        "keep": {"type": "tool_uses", "value": 0},
+    }
+    first = answered(client, asking(user(say=CALL), tools=[RUN], thread=CREATE))
+    answer = asking(user(result(first, "a long line " * 50)), thread=onto(first))
+    second = answered(client, answer)
+    management = {"context_management": {"edits": [edit]}}
+    third = answered(client, asking(user(say="on"), thread=onto(second), **management))
+    (applied,) = third["context_management"]["applied_edits"]
+    assert applied["cleared_tool_uses"] == 1
+    fourth = continuing(client, third, say="all of it again").json()
+    assert fourth["usage"]["input_tokens"] > third["usage"]["input_tokens"] + 300
+
+
+def test_a_thread_goes_on_from_a_summary(service: Running, client: httpx.Client) -> None:
+    first = begun(client, say="one, at length")
+    summarize = {"type": "summarize", "instructions": json.dumps({"say": "They said it."})}
+    message = answered(client, asking(user(), thread=onto(first), compaction=summarize))
+    assert message["stop_reason"] == "compaction"
+    said = answered(client, asking(user(say="on"), thread=onto(message)))
+    (block,) = message["content"]
+    short = [{"role": "assistant", "content": [block]}, user(say="on")]
+    alike = answered(client, asking(*short))
+    assert kept(service, said, "prompt")["ids"] == kept(service, alike, "prompt")["ids"]
 
 
 def test_a_thread_keeps_each_message_once(service: Running, client: httpx.Client) -> None:

@@ -7,13 +7,14 @@ import pytest
 
 from service.errors import ApiError
 from service.scheduling.relay import Answered, Broken, Event, Relay
+from service.wire.responses import PromptUsage, Usage
 from storage.answer_pieces import TextPiece
 from tests.support.lives import Connection, assert_stops_well, until
 from tests.support.messages import check_order, scripted, text_of
 from tests.support.running import scripted_service
 from tests.support.tiny_checkpoint import write_tiny_checkpoint
 
-END = Answered("end_turn", None, 3, 0)
+END = Answered("end_turn", None, Usage(PromptUsage(1), 3))
 
 
 async def read_all(relay: Relay) -> list[Event]:
