@@ -94,6 +94,13 @@ _path = UserPath()
     show_default=True,
 )
 @option(
+    "--speculation",
+    "Whether tokens are drafted, and many verified at a time, where that is faster.",
+    type=click.Choice(["on", "off"]),
+    default="on",
+    show_default=True,
+)
+@option(
     "--grammar",
     "Whether calls and structured output are held to their schemas while they are written.",
     type=click.Choice(["on", "off"]),
@@ -125,9 +132,14 @@ _path = UserPath()
     default="on",
     show_default=True,
 )
-def serve_command(record_content: str, grammar: str, **options: Any) -> None:
+def serve_command(record_content: str, speculation: str, grammar: str, **options: Any) -> None:
     """Serve until interrupted."""
-    settings = Settings(record_content=record_content == "on", grammar=grammar == "on", **options)
+    settings = Settings(
+        record_content=record_content == "on",
+        speculation=speculation == "on",
+        grammar=grammar == "on",
+        **options,
+    )
     try:
         anyio.run(serve, settings, partial(_announce, with_key=settings.api_key_file is not None))
     except (StartError, KeyFileError, ListenError, StorageError) as error:

@@ -95,6 +95,7 @@ class Core:
                 cache_folder=str(settings.cache_dir) if settings.cache_disk_gib else None,
                 cache_disk_bytes=settings.cache_disk_bytes,
                 weights=checkpoint.weights_sha256,
+                speculates=settings.speculation,
             ),
             stall_seconds=settings.engine_stall_seconds,
             command=engine_command,

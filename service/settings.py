@@ -32,6 +32,7 @@ class Settings:
     ready_file: Path | None = None
     record_content: bool = True
     grammar: bool = True
+    speculation: bool = True
     ignore_unsupported_hints: bool = False
     cache_memory_gib: float | None = None  # by default, a share of the machine's memory
     cache_disk_gib: float = 0.0  # none

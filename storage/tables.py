@@ -143,6 +143,10 @@ telemetry = Table(
     Column("longest_step_seconds", Double),
     Column("cache_read_tokens", Whole, nullable=False),
     Column("cache_creation_tokens", Whole, nullable=False),
+    Column("verified_rounds", Whole, nullable=False),
+    Column("drafted_tokens", Whole, nullable=False),
+    Column("accepted_tokens", Whole, nullable=False),
+    Column("draft_pauses", Whole, nullable=False),
 )
 
 # The tokens of answers, by a digest of what they say, so that later prompts can quote them.

@@ -30,6 +30,12 @@ class Telemetry:
     # Of the input, what the client was told that the prompt cache had, and that it has now.
     cache_read_tokens: int = 0
     cache_creation_tokens: int = 0
+    # In so many rounds so many tokens were drafted, and so many of those were right; and how often
+    # drafting was given up for a while, since it did not pay.
+    verified_rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_pauses: int = 0
 
 
 def replace_telemetry(

@@ -5,16 +5,17 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
-import numpy as np
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.utils import dequantize_model, load_model
 
+from models.engine.decoding import Decoding
 from models.engine.protocol import (
     CacheUse,
     Finished,
@@ -27,13 +28,16 @@ from models.engine.protocol import (
     ids_of,
 )
 from models.engine.sampling import sampler
-from models.grammar.guide import Guide, Mask
+from models.grammar.guide import Guide
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.vocabulary import Vocabulary
 from models.prefix_cache.disk import DiskTier
 from models.prefix_cache.disk_identity import identity_of
 from models.prefix_cache.layers import can_be_cut, layout
 from models.prefix_cache.prompt_cache import PromptCache, RunState
+from models.speculation.policy import StepCosts
+from models.speculation.rollback import can_roll_back
+from models.speculation.speculation import Speculation
 
 Emit = Callable[[CacheUse | Prefill | Tokens], None]
 Interrupted = Callable[[], Interruption | None]
@@ -41,7 +45,7 @@ Interrupted = Callable[[], Interruption | None]
 # Measured: larger chunks gain nothing on two CPU cores and delay cancellation; a GPU wants work.
 CHUNK_TOKENS = {"cpu": 256, "gpu": 2048}
 _KEPT_SHARE_OF_MEMORY = 1 / 8
-_CLEAR_CACHE_EVERY_STEPS = 256  # as mlx-lm: freed buffers pile up slowly while decoding
+_CLEAR_CACHE_EVERY_ROUNDS = 256  # as mlx-lm: freed buffers pile up slowly while decoding
 
 
 class ResidentModel:
@@ -52,9 +56,12 @@ class ResidentModel:
         folder: Path,
         progress: Callable[[int, int], None],
         cache_bytes: int | None = None,
+        *,
+        speculates: bool = True,
     ) -> None:
         """Load `folder`. `progress(done, total)` gets bytes. States of prompts are kept in at most
-        `cache_bytes`, or a share of the memory. Raises what mlx-lm's loader raises."""
+        `cache_bytes`, or a share of the memory. Unless it `speculates`, nothing is drafted. Raises
+        what mlx-lm's loader raises."""
         self._folder = folder
         self._vocabulary: Vocabulary | None = None  # made for the first run that is guided
         self.device = "gpu" if mx.default_device() == mx.gpu else "cpu"
@@ -71,6 +78,10 @@ class ResidentModel:
             cache_bytes = int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY)
         self._cache = PromptCache(lambda: make_prompt_cache(self._model), cache_bytes)
         self._unsettled: tuple[RunState, bool] | None = None
+        self.speculation: Callable[[Run], Speculation] | None = None
+        if speculates and can_roll_back(make_prompt_cache(self._model)):
+            costs = StepCosts()
+            self.speculation = lambda run: Speculation(run.prompt, costs)
 
     @property
     def dtype(self) -> str:
@@ -107,8 +118,16 @@ class ResidentModel:
         state = self._cache.begin(run)
         if state.use is not None:
             emit(state.use)
+        speculation = self.speculation(run) if self.speculation else None
         generation = _Generation(
-            self._model, self.chunk_tokens, self._cache, state, guide, emit, interrupted
+            self._model,
+            self.chunk_tokens,
+            self._cache,
+            state,
+            guide,
+            speculation,
+            emit,
+            interrupted,
         )
         finished = generation.finish()
         self._unsettled = state, finished.reason == "suspended"
@@ -145,11 +164,13 @@ class _Generation:
         cache: PromptCache,
         state: RunState,
         guide: Guide | None,
+        speculation: Speculation | None,
         emit: Emit,
         interrupted: Interrupted,
     ) -> None:
         self.model, self.chunk_tokens, self.cache, self.state = model, chunk_tokens, cache, state
-        self.guide, self.emit, self.interrupted = guide, emit, interrupted
+        self.guide, self.speculation = guide, speculation
+        self.emit, self.interrupted = emit, interrupted
         self.job = run = state.run
         self.sample = sampler(
             temperature=run.temperature, top_p=run.top_p, top_k=run.top_k, seed=run.seed
@@ -178,6 +199,8 @@ class _Generation:
             peak_memory_bytes=mx.get_peak_memory(),
             reused_tokens=reused,
         )
+        if self.speculation is not None:
+            stats = replace(stats, **self.speculation.counts())
         return Finished(self.job.job, reason, stats)
 
     def prefill(self) -> Reason | None:
@@ -199,70 +222,26 @@ class _Generation:
         return "length" if self.job.max_tokens == 0 else None
 
     def decode(self) -> Reason:
-        """Between two rounds, the state is that after all tokens so far, and `drawn` the next one:
-        unless this is the first round, and no state was taken up that has its logits."""
         self.decode_started = time.perf_counter()
-        state, first, drawn = self.state, self.job.first_index, None
-        for index in range(first, first + self.job.max_tokens):
+        decoding = Decoding(self.model, self.state, self.sample, self.guide, self.speculation)
+        rounds = 0
+        while not decoding.is_over:
             if interruption := self.interrupted():
                 return interruption
-            if state.logits is None:
-                state.logits = self._step(self.prompt[-1:])
-                state.ids.append(self.job.prompt[-1])
-            token = self._draw(state.logits, index) if drawn is None else drawn
-            # The next step is queued before this one's token is read, so the device never waits.
-            # So is the draw, unless it waits for what the guide makes of this token.
-            logits = ahead = None
-            if index + 1 < first + self.job.max_tokens:
-                logits = self._step(token)
-                if self.guide is None or self.guide.is_free:
-                    ahead = self.sample(logits, index + 1)
-                mx.async_eval(logits if ahead is None else ahead)
-            value = int(token.item())
-            stopped = value in self.job.stop_ids
-            if logits is not None:
-                state.ids.append(value)  # the last of all is never sent
-                state.logits = logits
-                if not stopped:
-                    if self.guide is not None:
-                        self.guide.advance(value)
-                    drawn = self._draw(logits, index + 1, ahead)
+            ids = decoding.round()
             self._step_ended()
             self.first_token_at = self.first_token_at or time.perf_counter()
-            self.generated += 1
-            self.emit(Tokens(self.job.job, ids_of([value])))
-            if stopped:
-                return "stop"
-            if index % _CLEAR_CACHE_EVERY_STEPS == 0:
+            self.generated += len(ids)
+            self.emit(Tokens(self.job.job, ids_of(ids)))
+            if rounds % _CLEAR_CACHE_EVERY_ROUNDS == 0:
                 mx.clear_cache()
-        return "length"
-
-    def _step(self, token: mx.array) -> mx.array:
-        """The logits of what follows the token, [1, vocabulary]."""
-        return self.model(token[None], cache=self.state.layers)[:, -1, :]
-
-    def _draw(self, logits: mx.array, index: int, ahead: mx.array | None = None) -> mx.array:
-        """The token at `index`, [1]. `ahead` was drawn from all tokens, in case all may come."""
-        if self.guide is None or self.guide.is_free:
-            drawn = self.sample(logits, index) if ahead is None else ahead
-        elif (forced := self.guide.forced()) is not None:
-            drawn = mx.array([forced], dtype=mx.uint32)
-        else:
-            drawn = self.sample(_masked(logits, self.guide.mask()), index)
-        mx.async_eval(drawn)
-        return drawn
+            rounds += 1
+        return "stop" if decoding.stopped else "length"
 
     def _step_ended(self) -> None:
         now = time.perf_counter()
         self.longest_step = max(self.longest_step, now - self.step_started)
         self.step_started = now
-
-
-def _masked(logits: mx.array, mask: Mask) -> mx.array:
-    """The logits of what may come; rows that pad the vocabulary may not."""
-    whole = np.zeros(logits.shape[-1], np.bool_)
-    whole[: len(mask)] = mask[: len(whole)]
-    return mx.where(mx.array(whole), logits, -mx.inf)
 
 
 def _stored_as(config: dict[str, Any]) -> str | None:

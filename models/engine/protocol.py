@@ -15,7 +15,7 @@ import orjson
 
 from models.boundary import Boundary
 
-VERSION = 4
+VERSION = 5
 MAX_FRAME_BYTES = 64 << 20  # a prompt of 16 million tokens; anything longer is a fault
 _LENGTHS = struct.Struct("<II")
 
@@ -37,7 +37,9 @@ class Stats:
     """What the engine measured of one run, or of one segment of a run that was suspended.
 
     Times in seconds, memory in bytes. `prefilled_tokens` were computed, `reused_tokens` were not,
-    since a kept state had them.
+    since a kept state had them. Of the generated tokens, `accepted_tokens` were drafted: they are
+    those of `drafted_tokens` that were right, in as many `verified_rounds`. So often, drafting was
+    given up for a while, as it did not pay: `draft_pauses`.
     """
 
     prefill_seconds: float = 0.0
@@ -48,6 +50,10 @@ class Stats:
     generated_tokens: int = 0
     peak_memory_bytes: int = 0
     reused_tokens: int = 0
+    verified_rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    draft_pauses: int = 0
 
     def plus(self, later: "Stats") -> "Stats":
         """This segment and the one after it; the time between them counts for neither."""
@@ -64,6 +70,10 @@ class Stats:
             generated_tokens=self.generated_tokens + later.generated_tokens,
             peak_memory_bytes=max(self.peak_memory_bytes, later.peak_memory_bytes),
             reused_tokens=self.reused_tokens + later.reused_tokens,
+            verified_rounds=self.verified_rounds + later.verified_rounds,
+            drafted_tokens=self.drafted_tokens + later.drafted_tokens,
+            accepted_tokens=self.accepted_tokens + later.accepted_tokens,
+            draft_pauses=self.draft_pauses + later.draft_pauses,
         )
 
 
@@ -76,7 +86,8 @@ class Load:
 
     Computed states of prompts take at most `cache_bytes` of memory; by default, a share of the
     machine's. With a `cache_folder` they are kept there, too, in at most `cache_disk_bytes`, for
-    models whose weights are those called `weights`.
+    models whose weights are those called `weights`. Unless it `speculates`, one token is generated
+    a step.
     """
 
     folder: str
@@ -85,6 +96,7 @@ class Load:
     cache_folder: str | None = None
     cache_disk_bytes: int = 0
     weights: str | None = None
+    speculates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,9 @@ def main() -> None:
 
     started = time.perf_counter()
     try:
-        model = ResidentModel(Path(load.folder), _reporter(link), load.cache_bytes)
+        model = ResidentModel(
+            Path(load.folder), _reporter(link), load.cache_bytes, speculates=load.speculates
+        )
         model.warm_up()
         if load.cache_folder is not None:
             model.keep_on_disk(Path(load.cache_folder), load.cache_disk_bytes, load.weights)
@@ -117,6 +119,7 @@ def main() -> None:
         "stored_as": model.stored_as,
         "weights_bytes": model.size_bytes,
         "prefill_chunk_tokens": model.chunk_tokens,
+        "speculates": model.speculation is not None,
         "blas": in_use if model.device == "cpu" else None,
         "mlx": version("mlx"),
     }

@@ -24,6 +24,7 @@ from models.families.glimmer_answer import (
     MESSAGE_END,
     RECIPIENTS,
     START,
+    TURN_END,
     GlimmerSyntax,
 )
 from models.families.glimmer_guide import glimmer_guide
@@ -34,7 +35,6 @@ from models.grammar.guide_spec import GuideSpec
 from models.grammar.validation import Schemas
 from models.parsing.answer import AnswerParser
 
-_TURN_END = "<|eot|>"
 _ANSWER = "assistant"
 _STRENGTHS: dict[Effort, str] = {
     "low": "low",
@@ -70,10 +70,10 @@ class GlimmerFamily(Family):
         self._tokens = PromptTokens(checkpoint)
         self._template = ChatTemplate(checkpoint, self._tokens)
         self._heads = KeptHeads()
-        names = (*MARKERS, _TURN_END)
+        names = (*MARKERS, TURN_END)
         self._ids: dict[str, int] = dict(zip(names, self._tokens.ids(*names), strict=True))
         self._start, self._message, self._message_end, self._turn_end = (
-            self._ids[each] for each in (START, MESSAGE, MESSAGE_END, _TURN_END)
+            self._ids[each] for each in (START, MESSAGE, MESSAGE_END, TURN_END)
         )
         self.stop_ids = checkpoint.stop_ids | {self._turn_end}
         self._assistant = self._tokens.plain(_ANSWER)

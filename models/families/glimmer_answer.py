@@ -13,6 +13,7 @@ from models.parsing.prose import Prose
 from models.parsing.syntax import Syntax
 
 START, MESSAGE, MESSAGE_END = "<|start|>", "<|message|>", "<|eom|>"
+TURN_END = "<|eot|>"
 MARKERS = (START, MESSAGE, MESSAGE_END)
 
 _RECIPIENT = re.compile(r"\bto=(\S+)")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from models.conversation import AnswerForm
-from models.families.glimmer_answer import MESSAGE, MESSAGE_END, START
+from models.families.glimmer_answer import MESSAGE, MESSAGE_END, START, TURN_END
 from models.grammar.guide_spec import Constrained, Ended, Forced, Free, GuideSpec, State
 from models.grammar.json_grammar import output_grammar
 from models.grammar.lark import checked, either, grammar, literal, token
@@ -56,11 +56,11 @@ def glimmer_guide(
             may_end=not form.must_call and form.output_schema is None,
         ),
         _TEXT: text,
-        _END: Ended(),
+        _END: Ended(ids[TURN_END]),
         _AFTER_THOUGHT: Forced((start,), _STARTED_AFTER_THOUGHT),
         _STARTED_AFTER_THOUGHT: Forced(tuple(assistant), _HEADER_AFTER_THOUGHT),
         _HEADER_AFTER_THOUGHT: header(again | asked),
-        _AFTER_CALL: another if form.choice.parallel else Ended(),
+        _AFTER_CALL: another if form.choice.parallel else Ended(ids[TURN_END]),
         _LATER: Forced((start,), _STARTED_LATER),
         _STARTED_LATER: Forced(tuple(assistant), _HEADER_LATER),
         _HEADER_LATER: header(again | user | tools),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from models.conversation import AnswerForm
+from models.families.chatml import END
 from models.families.prompt_tokens import PromptTokens
 from models.families.qwen_dialect import CALL, CALL_END, THINK, THINK_END, Dialect
 from models.grammar.guide_spec import Constrained, Ended, Forced, Free, GuideSpec, State
@@ -29,7 +30,7 @@ def qwen_guide(
         _ANSWER: guide.answer(is_first=False),
         _CALL: guide.call,
         _CALLED: guide.called,
-        _END: Ended(),
+        _END: guide.end,
     }
     return GuideSpec(tuple(states[each] for each in sorted(states)), budget)
 
@@ -43,11 +44,12 @@ class _Guide:
         thinking = {THINK: _THINKING} if dialect.thinks else {}
         self._text = Free(self._exits(self._calls | thinking), text=True)
         self.asks = form.must_call or self._schema is not None
+        self.end = Ended(self._ids[END])
 
     @property
     def thinking(self) -> State:
         if not self._dialect.thinks:
-            return Ended()
+            return self.end
         end = self._ids[THINK_END]
         close = (*self._tokens.plain("\n"), end)
         return Free({end: _THOUGHT}, close=close, may_end=not self.asks)
@@ -67,7 +69,7 @@ class _Guide:
     @property
     def call(self) -> State:
         if not self._calls:
-            return Ended()
+            return self.end
         close = self._ids[CALL_END]
         if not self._form.guided:
             return Free({close: _CALLED})
@@ -81,7 +83,7 @@ class _Guide:
     def called(self) -> State:
         """After a call the answer may end; no output is due before there are results."""
         if not self._form.choice.parallel:
-            return Ended()
+            return self.end
         if self._schema is None:
             return self._text
         again = f"({literal(chr(10))}? {token(self._ids[CALL])})?"

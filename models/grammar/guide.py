@@ -31,10 +31,23 @@ class Guide:
                 return ids[self._place]
             case Free(close=close) if close and (self._place or not self._fits(close)):
                 return close[self._place]
-            case Ended() if len(self._stop_ids) == 1:
-                return self._stop_ids[0]
+            case Ended(token):
+                return self._stop_ids[0] if len(self._stop_ids) == 1 else token
             case _:
                 return None
+
+    def forced_run(self) -> tuple[int, ...]:
+        """Tokens that come next, as far as that is plain without asking the model. In a grammar
+        they are only the likeliest way to write what it asks for: the mask has the last word."""
+        match self._state:
+            case Forced(ids):
+                return ids[self._place :]
+            case Free(close=close) if self.forced() is not None:
+                return close[self._place :]
+            case Constrained():
+                return tuple(self._matcher.compute_ff_tokens())
+            case _:
+                return ()
 
     def mask(self) -> Mask | None:
         """Which tokens of the vocabulary may come next; None if all may. Raises GuideError."""

@@ -46,7 +46,10 @@ class Constrained:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing but the run's stop ids."""
+    """Nothing but the run's stop ids; or `token` alone, with which the family ends such a turn when
+    it writes it down again."""
+
+    token: int | None = None
 
 
 State = Free | Forced | Constrained | Ended

@@ -29,14 +29,24 @@ class Point:
     meta: dict[str, Any]
 
 
+def parts(layers: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The layers by name, and instead of those that are lists what is in them."""
+    for place, layer in enumerate(layers):
+        name = f"{prefix}{place}"
+        if type(layer) is CacheList:
+            yield from parts(layer.caches, f"{name}.")
+        else:
+            yield name, layer
+
+
 def can_be_cut(layers: Sequence[Any]) -> bool:
     """Whether segments alone bring the layers back, after any token."""
-    return all(type(part) is KVCache for _, part in _parts(layers))
+    return all(type(part) is KVCache for _, part in parts(layers))
 
 
 def layout(layers: Sequence[Any]) -> list[str]:
     """The kinds of the layers: what was kept of others does not fit these."""
-    return [type(part).__name__ for _, part in _parts(layers)]
+    return [type(part).__name__ for _, part in parts(layers)]
 
 
 def segment_of(layers: Sequence[Any], start: int, end: int) -> Arrays:
@@ -64,7 +74,7 @@ def point_of(layers: Sequence[Any]) -> Point | None:
     arrays: Arrays = {}
     meta = {
         name: _taken_apart(_state_of(part), name, arrays)
-        for name, part in _parts(layers)
+        for name, part in parts(layers)
         if type(part) is not KVCache
     }
     return Point(arrays, meta)
@@ -83,28 +93,18 @@ def restore(
             part.values = _joined([each[f"{name}.values"] for each in segments], tokens, room)
             part.offset = tokens
     if point is not None:
-        for name, part in _parts(layers):
+        for name, part in parts(layers):
             if name in point.meta:
                 part.state = _put_together(point.meta[name], point.arrays)
-    mx.eval([part.state for _, part in _parts(layers)])
+    mx.eval([part.state for _, part in parts(layers)])
 
 
 def bytes_of(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-def _parts(layers: Sequence[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The layers by name, and instead of those that are lists what is in them."""
-    for place, layer in enumerate(layers):
-        name = f"{prefix}{place}"
-        if type(layer) is CacheList:
-            yield from _parts(layer.caches, f"{name}.")
-        else:
-            yield name, layer
-
-
 def _growing(layers: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    return ((name, part) for name, part in _parts(layers) if type(part) is KVCache)
+    return ((name, part) for name, part in parts(layers) if type(part) is KVCache)
 
 
 def _state_of(part: Any) -> Any:

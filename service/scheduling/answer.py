@@ -12,6 +12,9 @@ from service.scheduling.blocks import Blocks, Sign, Summarise, SummaryBlock
 from service.wire.responses import StopReason
 from storage.answer_pieces import Piece
 
+# The closing marker of a call and the model's own end, in the smallest tokens.
+_MOST_AFTER_CALL = 32
+
 
 class Answer:
     """What one round generates; the same whether its ids come from the engine now or from a record
@@ -53,6 +56,8 @@ class Answer:
         self._stop_ids = stop_ids
         self._max_tokens = max_tokens
         self._parallel = plan.form.choice.parallel
+        # Tokens that may still come after an only call. A guide lets nothing follow but the end.
+        self._left = _MOST_AFTER_CALL if plan.form.guided else 0
         self._is_summary = summarise is not None
         self._full: StopReason = "model_context_window_exceeded" if fills_context else "max_tokens"
         if summarise:
@@ -84,6 +89,12 @@ class Answer:
         """Those of its ids that are thinking, delimiters included."""
         return self._parser.thinking_tokens
 
+    @property
+    def _has_only_call(self) -> bool:
+        """Whether it has the one call that it may have."""
+        blocks = self._blocks
+        return not self._parallel and (blocks.client_calls > 0 or bool(blocks.server_calls))
+
     def take(self, ids: Iterable[int]) -> tuple[list[int], list[Piece]]:
         """The ids that count, and the pieces that they let be shown. Those after the end of the
         answer, wherever that turns out to be, were decoded in vain."""
@@ -97,6 +108,10 @@ class Answer:
                 shown += self._end("end_turn")
                 continue
             shown += self._read(self._parser.feed(token))
+            if self._has_only_call and not self.is_over:
+                if self._left == 0:
+                    shown += self._finish("tool_use")
+                self._left -= 1
             self.ended_early = self.is_over
             if not self.is_over and len(self.ids) + len(taken) == self._max_tokens:
                 shown += self._end("max_tokens")
@@ -138,10 +153,10 @@ class Answer:
                     )
                 case events.Stopped(sequence):
                     yield from self._finish("stop_sequence", sequence)
+                case _ if self._has_only_call:
+                    yield from self._finish("tool_use")
                 case _:
                     yield from self._blocks.take(event)
-                    if isinstance(event, events.CallEnd) and not self._parallel:
-                        yield from self._finish("tool_use")
 
     def _finish(self, reason: StopReason, sequence: str | None = None) -> Iterator[Piece]:
         """However it ended: whoever gets a call has to run it, unless another was cut short."""

@@ -165,4 +165,8 @@ def _telemetry(live: LiveJob) -> Telemetry:
         longest_step_seconds=stats.longest_step_seconds or None,
         cache_read_tokens=usage.prompt.cache_read,
         cache_creation_tokens=usage.prompt.cache_creation,
+        verified_rounds=stats.verified_rounds,
+        drafted_tokens=stats.drafted_tokens,
+        accepted_tokens=stats.accepted_tokens,
+        draft_pauses=stats.draft_pauses,
     )

@@ -71,6 +71,65 @@ def generate(
     return _events(resident(folder, cache_bytes), alone, after, reason)
 
 
+class Oracle:
+    """Drafts of which it is known beforehand how many are right: those of the rounds, in turns,
+    given as how many are drafted and how many of them are right."""
+
+    def __init__(self, answer: Sequence[int], rounds: Sequence[tuple[int, int]]) -> None:
+        self._answer, self._rounds = list(answer), itertools.cycle(rounds)
+        self._done = 0
+        self._counts = dict.fromkeys(
+            ("verified_rounds", "drafted_tokens", "accepted_tokens", "draft_pauses"), 0
+        )
+
+    may_draft = True
+
+    def draft(self, token: int, forced: Sequence[int], most: int) -> Any:
+        from models.speculation.speculation import Draft
+
+        assert token == self._answer[self._done]
+        drafted, right = next(self._rounds)
+        after = self._answer[self._done + 1 :][:right]
+        wrong = [(each + 1) % 256 for each in self._answer[self._done + 1 + right :][:1]]
+        ids = (*after, *wrong, *(7 for _ in range(drafted)))[: min(drafted, most)]
+        return Draft(ids, 1) if ids else None
+
+    def went_on(self, ids: Sequence[int]) -> None:
+        self._done += len(ids)
+
+    def stepped(self, seconds: float | None) -> None:
+        pass
+
+    def verified(self, draft: Any, accepted: int, seconds: float) -> None:
+        self._counts["verified_rounds"] += 1
+        self._counts["drafted_tokens"] += len(draft.ids)
+        self._counts["accepted_tokens"] += accepted
+
+    def counts(self) -> dict[str, int]:
+        return self._counts
+
+
+def serially(folder: Path, run: Run) -> list[JobEvent]:
+    """The events of a run for which nothing is drafted."""
+    return _drafting(folder, run, None)
+
+
+def drafted(
+    folder: Path, run: Run, answer: Sequence[int], rounds: Sequence[tuple[int, int]]
+) -> list[JobEvent]:
+    """The events of a run with such drafts (see `Oracle`), when its answer is known."""
+    return _drafting(folder, run, lambda run: Oracle(answer, rounds))
+
+
+def _drafting(folder: Path, run: Run, speculation: Any) -> list[JobEvent]:
+    model = resident(folder)
+    usual, model.speculation = model.speculation, speculation
+    try:
+        return generate(folder, run)
+    finally:
+        model.speculation = usual
+
+
 def in_chunks_of(tokens: int, folder: Path, cache_bytes: int | None = None) -> Path:
     """The folder, whose model is from now on given its prompts in such chunks."""
     resident(folder, cache_bytes).chunk_tokens = tokens
@@ -123,6 +182,8 @@ def in_a_new_engine(folder: Path, run: Run, cut: int) -> list[list[JobEvent]]:
     """The events of a run before and after the engine was replaced."""
     first = _events(resident(folder), run, cut, "suspended")
     _resident.cache_clear()
+    if first[-1].reason != "suspended":
+        return [first]
     return [first, _events(resident(folder), resumed(run, first), None)]
 
 

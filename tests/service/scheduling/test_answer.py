@@ -156,11 +156,18 @@ def test_a_stop_sequence_counts_in_text_only() -> None:
 
 def test_without_parallel_calls_an_answer_is_over_after_its_first() -> None:
     made = answer(parallel=False)
-    taken, shown = made.take(ids_of(f"a{LS}{NOW}b{END}"))
-    assert taken == ids_of(f"a{LS}")
+    _, shown = made.take(ids_of(f"a{LS}{NOW}b{END}"))
     assert content_of(shown) == [text("a"), RUN]
-    assert (made.stop_reason, made.ended_early) == ("tool_use", True)
+    assert (made.stop_reason, made.ended_early, made.ended_itself) == ("tool_use", True, False)
     assert made.take(ids_of("b")) == ([], [])
+
+
+def test_the_models_own_end_after_an_only_call_belongs_to_the_answer() -> None:
+    made = answer(parallel=False)
+    taken, shown = made.take(ids_of(f"a{LS}{END}"))
+    assert taken == ids_of(f"a{LS}{END}")
+    assert content_of(shown) == [text("a"), RUN]
+    assert (made.stop_reason, made.ended_early, made.ended_itself) == ("tool_use", False, True)
 
 
 def test_a_call_that_must_not_be_published_ends_the_answer_and_says_why() -> None:

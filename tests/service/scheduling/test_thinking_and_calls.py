@@ -185,7 +185,8 @@ def test_without_parallel_calls_the_engine_stops_after_the_first(service: Runnin
         message = client.post("/v1/messages", json=request).raise_for_status().json()
     assert [each["type"] for each in message["content"]] == ["thinking", "text", "tool_use"]
     assert message["stop_reason"] == "tool_use"
-    assert message["usage"]["output_tokens"] == len(ids_of(f"{THOUGHT}See.{RUN}"))
+    more = message["usage"]["output_tokens"] - len(ids_of(f"{THOUGHT}See.{RUN}"))
+    assert 0 < more < len(ids_of(RUN))
     assert_answers(service)
 
 

@@ -1,0 +1,56 @@
+"""Takes tokens back that a model has seen, exactly: for drafts that turned out to be wrong."""
+
+# pyright: basic, reportMissingTypeStubs=false, reportOptionalMemberAccess=false
+# pyright: reportOptionalSubscript=false
+# since mlx-lm has no types.
+
+from collections.abc import Sequence
+from typing import Any
+
+from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+
+from models.prefix_cache.layers import parts
+
+_KNOWN = (KVCache, RotatingKVCache, ArraysCache)
+
+
+def can_roll_back(layers: Sequence[Any]) -> bool:
+    """Whether all of the layers are of kinds that tokens can be taken back from."""
+    return all(type(part) in _KNOWN for _, part in parts(layers))
+
+
+class Rollback:
+    """Made before a forward pass over more than one token; `drop` takes some of these back.
+
+    Layers that grow, or rotate, lose their last tokens in place: mlx-lm keeps all that a window
+    held before such a pass until the next one. Recurrent layers replace their arrays, so holding
+    on to these is a snapshot; they can only go back to it.
+    """
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        self._parts = [part for _, part in parts(layers)]
+        recurrent = (part for part in self._parts if type(part) is ArraysCache)
+        self._recurrent = [(part, list(part.cache)) for part in recurrent]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the way back leads before all tokens of the pass."""
+        return bool(self._recurrent)
+
+    def drop(self, tokens: int) -> None:
+        """Take back the last `tokens` of the pass: all of them, if it `is_whole`."""
+        for part in self._parts:
+            if type(part) is KVCache:
+                part.trim(tokens)
+            elif type(part) is RotatingKVCache:
+                _drop_from_window(part, tokens)
+        for part, arrays in self._recurrent:
+            part.cache = arrays
+
+
+def _drop_from_window(part: RotatingKVCache, tokens: int) -> None:
+    """After such a pass its arrays are in the order of the tokens, and end with the last one."""
+    kept = part.keys.shape[2] - tokens
+    part.keys, part.values = part.keys[..., :kept, :], part.values[..., :kept, :]
+    part.offset -= tokens
+    part._idx = kept
