@@ -4,7 +4,8 @@
 
 What is wrong with a PDF may be made to be: nobody trusts this process, and it may use only so much
 of the machine. It writes either `{"pages": 2, "text": …}` or `{"refusal": …}`, a sentence's rest
-after "the PDF"; if it writes nothing, it met its limits or died of the PDF.
+after "the PDF". A blank before that says that it has started: if nothing follows, it met its limits
+or died of the PDF.
 """
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -43,6 +44,8 @@ def main() -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(limit, (most, most))
+    sys.stdout.buffer.write(b" ")
+    sys.stdout.buffer.flush()
     try:
         pages = list(_pages(sys.stdin.buffer.read()))
         said = {"pages": len(pages), "text": _text(pages)}

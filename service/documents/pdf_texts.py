@@ -14,6 +14,7 @@ import orjson
 from anyio import to_thread
 
 from service.documents.limits import MOST_CHARACTERS, MOST_CPU_SECONDS, MOST_MEMORY_BYTES
+from service.errors import ApiError
 
 _CHILD = (sys.executable, "-m", "service.documents.pdf_child")
 # A conversation sends its documents again in each turn.
@@ -39,7 +40,8 @@ class PdfTexts:
         self._kept: OrderedDict[bytes, PdfText] = OrderedDict()
 
     async def text(self, pdf: bytes) -> PdfText:
-        """Cancelled, it leaves no process behind. Raises PdfRefused."""
+        """Cancelled, it leaves no process behind. Raises PdfRefused, and
+        ApiError 500 where no PDF can be read."""
         digest = (await to_thread.run_sync(sha256, pdf)).digest()
         found = self._kept.pop(digest, None) or await _read(pdf)
         self._kept[digest] = found
@@ -81,7 +83,12 @@ def _rewritten(file: BinaryIO, data: bytes) -> None:
 
 def _answer(file: BinaryIO) -> object:
     file.seek(0)
+    said = file.read()
+    if not said:
+        raise ApiError.internal(
+            "PDFs cannot be read: their process does not start; install mererun again"
+        )
     try:
-        return orjson.loads(file.read())
+        return orjson.loads(said)
     except ValueError:
         return None

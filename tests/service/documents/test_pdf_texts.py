@@ -1,11 +1,13 @@
 """What is kept of PDFs that were read."""
 
+import sys
 import tempfile
 
 import pytest
 
 from service.documents import pdf_texts
 from service.documents.pdf_texts import PdfText, PdfTexts
+from service.errors import ApiError
 from tests.support.pdfs import drawn, pdf
 
 pytestmark = pytest.mark.anyio
@@ -31,3 +33,12 @@ async def test_those_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None
         assert (await texts.text(pdf(drawn(letter)))).text == f"[Page 1]\n{letter}"
     with pytest.raises(FileNotFoundError):
         await texts.text(pdf(drawn("b")))
+
+
+async def test_where_nothing_can_be_read_it_is_no_fault_of_the_pdf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pdf_texts, "_CHILD", (sys.executable, "-m", "service.documents.none"))
+    with pytest.raises(ApiError, match="install mererun again") as failed:
+        await PdfTexts().text(pdf(drawn("a")))
+    assert failed.value.status == 500

@@ -172,6 +172,15 @@ def test_what_is_not_what_it_is_said_to_be_is_refused(
     assert reason in message
 
 
+def test_where_urls_are_allowed_they_do_not_lead_to_this_machine(
+    model: Path, tmp_path: Path
+) -> None:
+    with scripted_service(model, tmp_path, allow_document_urls=True) as open_minded:
+        own = sourced({"type": "url", "url": f"{open_minded.url}/healthz"})
+        with open_minded.client() as client:
+            assert "leads to an address that is not public" in _refused(client, asked(own))
+
+
 SEARCHED = {
     "type": "search_result",
     "source": "https://example.org",
