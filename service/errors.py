@@ -56,9 +56,10 @@ class ApiError(Exception):
         return cls(413, "request_too_large", message)
 
     @classmethod
-    def overloaded(cls, message: str, retry_after: int) -> Self:
+    def overloaded(cls, message: str, retry_after: int, code: str | None = None) -> Self:
         """The queue is full; clients come back after `retry_after` seconds."""
-        return cls(529, "overloaded_error", message, headers={"retry-after": str(retry_after)})
+        headers = {"retry-after": str(retry_after)}
+        return cls(529, "overloaded_error", message, code, headers)
 
     @classmethod
     def cancelled(cls, reason: str | None) -> Self:

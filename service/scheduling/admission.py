@@ -113,7 +113,7 @@ class Admission:
         # The schemas of a hundred tools take a while.
         answer = await to_thread.run_sync(self._preparation.answer, run, prompt.plan, message_id)
         cache_miss = await self._diagnosis.of(request, prompt, caller.api_key)
-        self._check_room()
+        self._check_room(request)
         record = RunRecord.at(record_path(self._settings.data_dir, run.job, now))
         live = LiveJob(
             rounds=[Round(run, answer)],
@@ -206,13 +206,15 @@ class Admission:
             await to_thread.run_sync(lambda: shutil.rmtree(record.path, ignore_errors=True))
             raise
 
-    def _check_room(self) -> None:
+    def _check_room(self, request: MessagesRequest) -> None:
+        code = "compaction_unavailable" if request.compaction else None
         if not self.open:
-            raise ApiError.overloaded("the service is shutting down", _RETRY_AFTER_SECONDS)
+            raise ApiError.overloaded("the service is shutting down", _RETRY_AFTER_SECONDS, code)
         if len(self._scheduler.live) >= self._settings.queue_limit:
             raise ApiError.overloaded(
                 f"the queue is full: {self._settings.queue_limit} requests are waiting",
                 _RETRY_AFTER_SECONDS,
+                code,
             )
 
     def _create_record(

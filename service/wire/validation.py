@@ -38,10 +38,16 @@ def validate(body: dict[str, Any], kind: type[Request]) -> Request:
         path, why = min(
             (_fault(details) for details in faults), key=lambda fault: _position(body, fault[0])
         )
-        raise ApiError.invalid(f"{'.'.join(map(str, path))}: {why}") from None
+        raise ApiError.invalid(f"{'.'.join(map(str, path))}: {why}", _code(body, path)) from None
     if isinstance(request, MessagesRequest) and isinstance(request.thinking, EnabledThinking):
         _check_budget(request.thinking.budget_tokens, request.max_tokens)
     return request
+
+
+def _code(body: dict[str, Any], path: _Path) -> str | None:
+    """That of a request for a summary of nothing at all."""
+    is_empty = path == ("messages",) and body.get("messages") == []
+    return "compaction_nothing_to_summarize" if is_empty and body.get("compaction") else None
 
 
 def _check_budget(budget_tokens: int, max_tokens: int) -> None:

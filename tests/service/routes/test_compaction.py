@@ -196,6 +196,7 @@ def test_the_official_client_knows_refusals_by_their_codes(sdk: anthropic.Anthro
 
     asked, summary = TALK[0], {"compaction": {"type": "summarize"}}
     check(types.CompactionNothingToSummarizeError, {"role": "user", "content": ""}, **summary)
+    check(types.CompactionNothingToSummarizeError, **summary)
     check(types.CompactionIncompleteTurnError, asked, of(call), **summary)
     check(types.CompactionTooManyToolReferencesError, asked, {"role": "system", "content": found},
           tools=tools, **summary)  # fmt: skip
@@ -204,6 +205,15 @@ def test_the_official_client_knows_refusals_by_their_codes(sdk: anthropic.Anthro
     check(types.CompactionSignatureInvalidError, of(made, signature="x"), asked)
     check(types.CompactionContentMismatchError, of(made, content="y"), asked)
     check(types.CompactionToolChangesMismatchError, of(made, tool_changes=[FOUND]), asked)
+
+
+def test_without_room_the_official_client_may_come_again(model: Path, tmp_path: Path) -> None:
+    with (
+        scripted_service(model, tmp_path, queue_limit=0) as running,
+        anthropic.Anthropic(base_url=running.url, api_key="none", max_retries=0) as sdk,
+        pytest.raises(types.CompactionUnavailableError),
+    ):
+        sdk.beta.messages.create(**compacting())
 
 
 def test_a_summary_of_another_data_folder_is_refused(
