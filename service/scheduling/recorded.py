@@ -1,6 +1,7 @@
 """What a run record keeps of the answer."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -109,8 +110,12 @@ def usage_in(
 
 
 def _first_of(record: RunRecord) -> IterationKind:
-    summary = record.prompt().get("summary")
-    return "compaction" if summary and summary["in_place"] else "message"
+    """What the first round was for, as far as a record that may not be whole knows."""
+    with suppress(StorageError):
+        summary = record.prompt().get("summary")
+        if summary and summary["in_place"]:
+            return "compaction"
+    return "message"
 
 
 def claims(events: Sequence[dict[str, Any]]) -> int:
