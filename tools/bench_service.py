@@ -26,6 +26,7 @@ from tools.bench.parsing import parsing
 from tools.bench.preemption import preemption
 from tools.bench.queued_streams import queued_streams
 from tools.bench.resume import resume
+from tools.bench.searching import searching
 from tools.bench.services import places
 from tools.bench.store import store
 from tools.bench.writers import writers
@@ -45,6 +46,7 @@ _PARTS = {
     "parsing": parsing,
     "editing": editing,
     "documents": documents,
+    "search": searching,
 }
 
 

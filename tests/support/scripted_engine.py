@@ -203,7 +203,7 @@ def _script(text: str) -> dict[str, Any]:
             script = json.loads(each)
         except ValueError:
             continue
-        if isinstance(script, dict):
+        if isinstance(script, dict) and script.get("type") != "function":  # a tool that was found
             return script
     return {}
 

@@ -11,14 +11,16 @@ from storage.answer_pieces import (
     Signature,
     TextPiece,
     ThinkingPiece,
+    WholeBlock,
     pieces_in,
 )
+from storage.json_text import to_json
 
 
 def piece(event: dict[str, Any]) -> str:
     """What streamed with an event: text as it is, thinking and calls with what tells them from
     it; where the record keeps no content, a dot stands for each character."""
-    if event["event"] != "tokens":
+    if event["event"] not in ("tokens", "results"):
         return ""
     if "chars" in event:
         return "·" * event["chars"]
@@ -58,3 +60,5 @@ def _written(piece: Piece) -> str:
             return f"\n[call of {name}] "
         case CallEnd():
             return "\n"
+        case WholeBlock(block):
+            return f"[{to_json(block).decode()}]\n"
