@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from models.conversation import Tool
@@ -19,34 +19,37 @@ _KEPT = 2048
 
 def ranked(query: str, tools: Sequence[Tool]) -> list[Tool]:
     """Those that have any of the words, the best first; of equals, in their order."""
-    wanted = [_forms(each) for each in dict.fromkeys(_words(query))]
+    # The plural of most English words: `files` finds `file`, and the reverse.
+    forms = {
+        form: word.removesuffix("s")
+        for word in _words(query)
+        for form in (word.removesuffix("s"), word, f"{word.removesuffix('s')}s")
+    }
     texts = [_counted(searched_text(each)) for each in tools]
-    counts = [[sum(map(text.__getitem__, forms)) for forms in wanted] for text, _ in texts]
-    weights = [
-        _weight(len(tools), sum(count[place] > 0 for count in counts))
-        for place in range(len(wanted))
-    ]
+    counts = [_wanted(text, forms) for text, _ in texts]
+    having = Counter(word for each in counts for word in each)
     usual = max(1, sum(length for _, length in texts)) / max(1, len(texts))
 
     def score(place: int) -> float:
         length = texts[place][1]
         norm = _SATURATION * (1 - _BY_LENGTH + _BY_LENGTH * length / usual)
         return sum(
-            weight * times * (_SATURATION + 1) / (times + norm)
-            for weight, times in zip(weights, counts[place], strict=True)
+            math.log(1 + (len(tools) - having[word] + 0.5) / (having[word] + 0.5))
+            * times
+            * (_SATURATION + 1)
+            / (times + norm)
+            for word, times in counts[place].items()
         )
 
-    scores = {place: score(place) for place, count in enumerate(counts) if any(count)}
+    scores = {place: score(place) for place, count in enumerate(counts) if count}
     return [tools[place] for place in sorted(scores, key=lambda place: -scores[place])]
 
 
-def _weight(all_texts: int, having: int) -> float:
-    return math.log(1 + (all_texts - having + 0.5) / (having + 0.5))
-
-
-def _forms(word: str) -> set[str]:
-    """With the plural of most English words, so that `files` finds `file`."""
-    return {word, f"{word}s", word.removesuffix("s")}
+def _wanted(text: Counter[str], forms: Mapping[str, str]) -> Counter[str]:
+    found = Counter[str]()
+    for form in sorted(text.keys() & forms.keys()):
+        found[forms[form]] += text[form]
+    return found
 
 
 def _words(text: str) -> list[str]:
