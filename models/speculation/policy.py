@@ -32,6 +32,7 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {1: 1.0}
+        self._tried = set[int]()
 
     def of(self, rows: int) -> float:
         """As measured, or as far from the nearest width that was as rows are thought to cost."""
@@ -39,6 +40,10 @@ class StepCosts:
         return self._known[nearest] + _ROW_COST * (rows - nearest)
 
     def measured(self, rows: int, cost: float) -> None:
+        """The first pass of each width does not count: kernels may have been compiled for it."""
+        if rows not in self._tried:
+            self._tried.add(rows)
+            return
         before = self._known.get(rows, cost)
         self._known[rows] = before + _SMOOTHING * (cost - before)
 

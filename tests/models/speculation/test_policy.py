@@ -54,6 +54,15 @@ def test_passes_that_cost_what_their_rows_cost_are_not_made() -> None:
     assert warmed(costs).width(20) == 0
 
 
+def test_the_first_pass_of_a_width_says_nothing_of_its_cost() -> None:
+    costs = StepCosts()
+    before = costs.of(8)
+    costs.measured(8, 1000.0)
+    assert costs.of(8) == before
+    costs.measured(8, 2.0)
+    assert costs.of(8) == 2.0
+
+
 def test_what_a_pass_costs_is_known_to_the_next_run_on_slower_days_too() -> None:
     costs = StepCosts()
     rounds(warmed(costs), 20, 0.5, 4.0)
