@@ -102,6 +102,8 @@ class Answering:
                 self._fault = Fault.ENGINE_DIED
             elif isinstance(error, EngineUnavailable):
                 self._fault = Fault.ENGINE_UNAVAILABLE
+        except ApiError as error:  # the next round cannot be what the request asked for
+            self._failure = Ending(JobState.FAILED, error)
 
     async def _generate(self) -> None:
         live, started = self._live, time.perf_counter()

@@ -9,8 +9,9 @@ from models.conversation import Tool
 from service.tool_search.searched_text import searched_text
 
 MOST_CHARACTERS = 200
-# Bounds how large a program `((a{100}){100}){100}` becomes: it is refused.
-_PROGRAM_BYTES = 1 << 20
+# Bounds how large a program `((a{100}){100}){100}` becomes: it is refused. Of four times this some
+# take seconds to compile, in which no other thread runs.
+_PROGRAM_BYTES = 1 << 18
 _MOST_SECONDS = 1.0
 
 
@@ -32,8 +33,11 @@ def matching(pattern: str, tools: Sequence[Tool]) -> list[Tool]:
     options.max_mem = _PROGRAM_BYTES
     try:
         search = re2.compile(pattern, options).search
-    except (re2.error, UnicodeEncodeError) as error:
-        raise BadPattern(f"the pattern is no regular expression of RE2's: {error}") from error
+    except re2.error as error:
+        why = error.args[0].decode(errors="replace")
+        raise BadPattern(f"the pattern is no regular expression of RE2's: {why}") from error
+    except UnicodeEncodeError as error:
+        raise BadPattern("the pattern has half of a character; search for whole ones") from error
     named, others, until = list[Tool](), list[Tool](), time.monotonic() + _MOST_SECONDS
     for tool in tools:
         if search(searched_text(tool)):

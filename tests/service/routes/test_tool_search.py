@@ -24,6 +24,7 @@ from tests.support.lives import (
 )
 from tests.support.messages import events_of, message_of, scripted
 from tests.support.running import Running, scripted_service
+from tests.support.tiny_qwen import write_tiny_qwen
 
 SEARCH = '<call>tool_search_tool_regex:{"query":"weather"}</call>'
 WEATHER = '<call>weather:{"city":"Oslo"}</call>'
@@ -232,3 +233,19 @@ def test_a_repeated_request_gets_the_same_rounds(client: httpx.Client) -> None:
     assert again == first
     streamed = message_of(events_of(client, {**request}))
     assert without_ids(streamed)["content"] == without_ids(first)["content"]
+
+
+def test_a_strict_tool_beyond_any_grammar_that_is_found_ends_the_answer_with_why(
+    tmp_path: Path,
+) -> None:
+    beyond = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=x)y"}}}
+    odd = tool("odd", "weather", defer_loading=True, strict=True, input_schema=beyond)
+    call = '{"name": "tool_search_tool_regex", "arguments": {"query": "weather"}}'
+    request = asking(say=f"<tool_call>\n{call}\n</tool_call>")
+    model = write_tiny_qwen(tmp_path / "qwen", "qwen2.5")
+    with scripted_service(model, tmp_path / "data") as service:
+        with service.client() as client:
+            answered = client.post("/v1/messages", json={**request, "tools": [*TOOLS, odd]})
+        assert answered.status_code == 400
+        assert answered.json()["error"]["message"].startswith("odd.strict: its schema")
+        assert_stops_well(service)

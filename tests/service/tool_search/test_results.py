@@ -108,6 +108,12 @@ def test_patterns_that_elsewhere_take_for_ever_do_not_here() -> None:
         assert names(REGEX, pattern, tools) == []
 
 
+def test_a_pattern_that_is_too_large_a_program_is_told_so() -> None:
+    for pattern in ("a{0,1000}" * 18, "(a?){1000}" * 18, r"\pL{0,500}"):
+        assert "too large" in searched(REGEX, pattern)["error_message"]
+    assert searched(REGEX, "(")["error_message"].endswith(": missing ): (")
+
+
 @pytest.mark.parametrize("name", [REGEX, BM25])
 @settings(max_examples=100, deadline=None)
 @given(query=st.text(max_size=220))
