@@ -79,7 +79,7 @@ class LiveJob:
 
     def __post_init__(self) -> None:
         if self.rounds[0].told is not None:
-            self.relay.publish(Usage.of([self.rounds[0].usage]).prompt)
+            self.relay.publish(self.rounds[0].usage.prompt_at_start)
         if not self.run.boundaries:
             self.tell(PromptUsage(self.input_tokens))
 
@@ -89,7 +89,7 @@ class LiveJob:
         if self.rounds[-1].told is None:
             self.rounds[-1].told = usage
             if len(self.rounds) == 1:
-                self.relay.publish(self.usage.prompt)
+                self.relay.publish(self.rounds[0].usage.prompt_at_start)
 
     def begin(self, next_one: Round) -> None:
         """The message goes on with another round."""

@@ -55,7 +55,7 @@ def reading_of(job: Job, record: RunRecord) -> Reading:
         )
     message, relay = response["message"], Relay()
     usage = Usage.recalled(message["usage"])
-    relay.publish(Usage.of(usage.iterations[:1]).prompt if usage.iterations else usage.prompt)
+    relay.publish(usage.iterations[0].prompt_at_start if usage.iterations else usage.prompt)
     for piece in pieces_of(message["content"]):
         relay.publish(piece)
     relay.publish(Answered(message["stop_reason"], message["stop_sequence"], usage))

@@ -107,6 +107,12 @@ class Iteration:
     thinking_tokens: int = 0
     kind: IterationKind = "message"
 
+    @property
+    def prompt_at_start(self) -> PromptUsage:
+        """What is told of it where an answer begins with it. That of a summary is not in the sums,
+        but clients take a prompt of no tokens for a fault."""
+        return self.prompt if self.kind == "message" else PromptUsage(self.prompt.total)
+
     def as_json(self) -> dict[str, Any]:
         return {
             "type": self.kind,

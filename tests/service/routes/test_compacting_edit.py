@@ -107,12 +107,13 @@ def test_a_pause_leaves_the_answer_to_the_next_request(client: httpx.Client) -> 
 def test_a_stream_has_both(client: httpx.Client) -> None:
     whole = client.post("/v1/messages", json=compacting()).json()
     events = [each for each in events_of(client, compacting()) if each["type"] != "ping"]
-    assert total(events[0]["message"]["usage"]) == 0
+    asked = events[0]["message"]["usage"]["input_tokens"]  # of the summary, until the end
     deltas = [each["delta"] for each in events if each["type"] == "content_block_delta"]
     assert deltas[0] == {"type": "compaction_delta", "content": "They read it."}
     assert {each["type"] for each in deltas[1:]} == {"text_delta"}
     (ending,) = [each for each in events if each["type"] == "message_delta"]
     assert ending["usage"]["iterations"] == whole["usage"]["iterations"]
+    assert asked == total(ending["usage"]["iterations"][0])
     assert total(ending["usage"]) == total(whole["usage"]) > 0
 
 
