@@ -37,7 +37,7 @@ def main() -> None:
 def _measure(options: argparse.Namespace, folder: Path) -> None:
     _say("device", f"{mx.default_device()}, {mx.device_info().get('device_name', '')}")
     started = time.perf_counter()
-    model = _model(options)
+    model = random_glimmer(options)
     _say("model", f"{options.layers} layers of {options.hidden}, {options.bits} bits, random")
     _say("weights", f"{mx.get_active_memory() / 1e9:.1f} GB")
     _say("made in", f"{time.perf_counter() - started:.1f} s")
@@ -124,7 +124,7 @@ class _Bench:
         mx.clear_cache()
 
 
-def _model(options: argparse.Namespace) -> nn.Module:
+def random_glimmer(options: argparse.Namespace) -> nn.Module:
     """Evaluated layer by layer, since random float32 takes four times the memory."""
     scale = options.hidden / ModelArgs.hidden_size
     model = Model(

@@ -31,6 +31,8 @@ from models.engine.sampling import sampler
 from models.grammar.guide import Guide
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.vocabulary import Vocabulary
+from models.kernels.choice import backend_here
+from models.kernels.install import install
 from models.prefix_cache.disk import DiskTier
 from models.prefix_cache.disk_identity import identity_of
 from models.prefix_cache.layers import can_be_cut, layout
@@ -74,6 +76,7 @@ class ResidentModel:
             self._model = dequantize_model(self._model) if self.stored_as else self._model
             self._model.set_dtype(mx.float32)
         self.size_bytes = _materialise(self._model, progress)
+        self.kernels = install(self._model, backend_here())
         if cache_bytes is None:
             cache_bytes = int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY)
         self._cache = PromptCache(lambda: make_prompt_cache(self._model), cache_bytes)

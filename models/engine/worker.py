@@ -122,6 +122,7 @@ def main() -> None:
         "speculates": model.speculation is not None,
         "blas": in_use if model.device == "cpu" else None,
         "mlx": version("mlx"),
+        "kernels": model.kernels,
     }
     link.send(Ready(time.perf_counter() - started, facts))
     link.send(CacheState(model.settle()))
