@@ -222,7 +222,7 @@ def test_the_definitions_of_tools_are_not_cleared() -> None:
         texts = (each.text for turn in conversation.turns for each in results_in(turn))
         return PreparedPrompt(ids_of([0] * sum(map(len, texts))))
 
-    made = edited(of.conversation, of.edits or (), render)
+    made = edited(of.conversation, of.edits or (), render, 1000)
     texts = [each.text for turn in made.conversation.turns for each in results_in(turn)]
     assert texts[0] == DEFINED
     assert "cleared" in texts[1]

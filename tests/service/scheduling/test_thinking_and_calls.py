@@ -1,6 +1,7 @@
 """Thinking and calls on their way through a run: interrupted, recorded, given again, refused."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,7 @@ def test_without_recorded_content_nothing_of_thinking_and_calls_is_kept(
         run = newest_run(service)
         record = service.data_dir / run["record"]
         kept = "".join(file.read_text() for file in record.iterdir() if file.name != "request.json")
+        kept = re.sub(r"(toolu|msg|run|req)_\w+", "", kept)  # ids are random words
         for word in ("hm, ", "See", "cmd", "ls é", '"run"'):
             assert word not in kept
         events = recorded_events(service, run, "tokens")
