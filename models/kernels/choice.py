@@ -141,7 +141,7 @@ def _relative_error(product: Product, weights: Weights, gated: bool, rows: int) 
     # Gates beyond that range only saturate: with them it is the meeting of halves that is checked.
     sizes = [1.0] if gated else [1.0, _BEYOND_FLOAT16]
     key = mx.random.key(rows)
-    worst = 0.0
+    worst: Any = 0.0
     for size in sizes:
         normal = mx.random.normal((2, rows, weights.inputs), key=key)
         given = (normal[0] * mx.exp(normal[1]) * size).astype(mx.bfloat16)
@@ -154,7 +154,7 @@ def _relative_error(product: Product, weights: Weights, gated: bool, rows: int) 
             exact = [given.astype(mx.float32) @ part.dense().T for part in parts]
             expected = exact[0] if not gated else exact[0] * mx.sigmoid(exact[0]) * exact[1]
             apart = mx.linalg.norm(got[:, start:stop] - expected) / mx.linalg.norm(expected)
-            found = apart.item()
+            found: Any = apart.item()
             worst = found if not found <= worst else worst  # NaN is worst
     return worst
 

@@ -6,7 +6,8 @@ gates; gate and up), two others, and five small kernels; between one layer's att
 next, all is one compiled graph. Caches are mlx-lm's own, so whatever else works on them still does.
 """
 
-# pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false
+# pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false, reportAttributeAccessIssue=false, reportIncompatibleVariableOverride=false, reportOptionalMemberAccess=false, reportOperatorIssue=false
+# since neither mlx-lm nor the attributes of MLX's modules have types.
 
 import math
 import statistics
@@ -269,8 +270,8 @@ def _apart(model: MuseGlimmerModel, steps: GlimmerSteps, rows: int) -> tuple[flo
     prefill = model(_prompt(model, _CHECKED_TOKENS + rows), None)[:, -rows:]
     apart = (mx.linalg.norm(each.astype(mx.float32) - expected) for each in (own, prefill))
     size = mx.linalg.norm(expected)
-    first, second = ((each / size).item() for each in apart)
-    return first, second
+    found: list[Any] = [(each / size).item() for each in apart]
+    return found[0], found[1]
 
 
 def _step_ms(model: MuseGlimmerModel, step: Callable[..., mx.array]) -> float:
