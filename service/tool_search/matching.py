@@ -12,7 +12,7 @@ MOST_CHARACTERS = 200
 # Bounds how large a program `((a{100}){100}){100}` becomes: it is refused. Of four times this some
 # take seconds to compile, in which no other thread runs.
 _PROGRAM_BYTES = 1 << 18
-_MOST_SECONDS = 1.0
+MOST_SECONDS = 1.0
 
 
 class BadPattern(Exception):
@@ -38,7 +38,7 @@ def matching(pattern: str, tools: Sequence[Tool]) -> list[Tool]:
         raise BadPattern(f"the pattern is no regular expression of RE2's: {why}") from error
     except UnicodeEncodeError as error:
         raise BadPattern("the pattern has half of a character; search for whole ones") from error
-    named, others, until = list[Tool](), list[Tool](), time.monotonic() + _MOST_SECONDS
+    named, others, until = list[Tool](), list[Tool](), time.monotonic() + MOST_SECONDS
     for tool in tools:
         if search(searched_text(tool)):
             (named if search(tool.name) else others).append(tool)

@@ -2,11 +2,13 @@
 
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from models.conversation import Tool
+from service.tool_search.matching import MOST_SECONDS, TookTooLong
 from service.tool_search.searched_text import searched_text
 
 # The usual values: how soon a word's repetitions count no more, and how much length counts.
@@ -18,14 +20,19 @@ _KEPT = 2048
 
 
 def ranked(query: str, tools: Sequence[Tool]) -> list[Tool]:
-    """Those that have any of the words, the best first; of equals, in their order."""
+    """Those that have any of the words, the best first; of equals, in their order. Raises
+    TookTooLong; what was counted until then is kept, so that another search gets further."""
     # The plural of most English words: `files` finds `file`, and the reverse.
     forms = {
         form: word.removesuffix("s")
         for word in _words(query)
         for form in (word.removesuffix("s"), word, f"{word.removesuffix('s')}s")
     }
-    texts = [_counted(searched_text(each)) for each in tools]
+    texts, until = list[tuple[Counter[str], int]](), time.monotonic() + MOST_SECONDS
+    for tool in tools:
+        texts.append(_counted(searched_text(tool)))
+        if time.monotonic() > until:
+            raise TookTooLong
     counts = [_wanted(text, forms) for text, _ in texts]
     having = Counter(word for each in counts for word in each)
     usual = max(1, sum(length for _, length in texts)) / max(1, len(texts))

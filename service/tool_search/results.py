@@ -53,7 +53,7 @@ def _result(call: ToolCall, tools: Sequence[Tool], number: int) -> dict[str, Any
     except BadPattern as error:
         return _error("invalid_tool_input", str(error))
     except TookTooLong:
-        return _error("execution_time_exceeded", "the search took too long; use a simpler pattern")
+        return _error("execution_time_exceeded", "the search took too long; search for less")
     references = [{"type": "tool_reference", "tool_name": each.name} for each in found[:MOST_FOUND]]
     return {"type": "tool_search_tool_search_result", "tool_references": references}
 

@@ -1,5 +1,7 @@
 """What a search finds, whatever it is for."""
 
+import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -106,6 +108,14 @@ def test_patterns_that_elsewhere_take_for_ever_do_not_here() -> None:
     tools = [tool("t", "a" * 10_000) for _ in range(50)]
     for pattern in ("(a+)+$b", "(a|aa)+$b", "(.*)*b$", "(x+x+)+y"):
         assert names(REGEX, pattern, tools) == []
+
+
+@pytest.mark.parametrize("name", [REGEX, BM25])
+def test_a_search_that_takes_too_long_is_given_up(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", count().__next__)  # a second more, each time it is asked
+    assert searched(name, "weather")["error_code"] == "execution_time_exceeded"
 
 
 def test_a_pattern_that_is_too_large_a_program_is_told_so() -> None:
