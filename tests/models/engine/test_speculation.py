@@ -33,8 +33,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampled": {"temperature": 1.0, "top_p": 0.9, "top_k": 40, "seed": 3},
 }
-# Drafted and right: none, some, all, and all in turns.
-ROUNDS = [[(3, 0)], [(3, 1)], [(1, 1)], [(5, 5)], [(4, 0), (4, 4), (2, 1), (7, 6), (1, 0)]]
+# Drafted and right: none, all, and all kinds in turns.
+ROUNDS = [[(3, 0)], [(5, 5)], [(4, 0), (4, 4), (2, 1), (7, 6), (1, 0)]]
 STOP = 258
 
 
@@ -45,26 +45,26 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return made if write is write_tiny_hybrid else write_random_weights(made)
 
 
-@pytest.mark.parametrize("prompt", [3, 40, 300])
+@pytest.mark.parametrize("prompt", [3, 60])  # windows are 32 tokens long
 @pytest.mark.parametrize("settings", sorted(SETTINGS))
 def test_whatever_is_drafted_the_answer_is_that_of_single_steps(
     mlx: OnMlx, folder: Path, settings: str, prompt: int
 ) -> None:
-    run = run_of(prompt_of(prompt), 60, **SETTINGS[settings])
+    run = run_of(prompt_of(prompt), 50, **SETTINGS[settings])
     answer = tokens_of(mlx(serially, folder, run))
-    assert len(answer) == 60
+    assert len(answer) == 50
     for rounds in ROUNDS:
         events = mlx(drafted, folder, run, answer, rounds)
         assert tokens_of(events) == answer, rounds
         stats = ending(events).stats
-        assert stats.generated_tokens == 60
+        assert stats.generated_tokens == 50
         assert stats.verified_rounds > 0
         assert stats.accepted_tokens <= stats.drafted_tokens
         assert (stats.accepted_tokens == 0) == (rounds == [(3, 0)])
 
 
 def test_a_text_that_repeats_itself_is_drafted_from(mlx: OnMlx, folder: Path) -> None:
-    run = run_of(prompt_of(40), 200, temperature=1.0, top_k=1)  # random models soon go in circles
+    run = run_of(prompt_of(40), 120, temperature=1.0, top_k=1)  # random models soon go in circles
     answer = tokens_of(mlx(serially, folder, run))
     events = mlx(generate, folder, run)
     assert tokens_of(events) == answer
