@@ -76,7 +76,8 @@ class ResidentModel:
             self._model = dequantize_model(self._model) if self.stored_as else self._model
             self._model.set_dtype(mx.float32)
         self.size_bytes = _materialise(self._model, progress)
-        self.kernels = install(self._model, backend_here())
+        size = self.size_bytes
+        self.kernels = install(self._model, backend_here(), lambda: progress(size, size))
         if cache_bytes is None:
             cache_bytes = int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY)
         self._cache = PromptCache(lambda: make_prompt_cache(self._model), cache_bytes)

@@ -143,7 +143,8 @@ def _reporter(link: Link):
     def report(done: int, total: int) -> None:
         nonlocal sent
         step = done * _PROGRESS_STEPS // max(total, 1)
-        if step > sent:
+        # What comes after the last byte is told, too, since silence would mean that it hangs.
+        if step > sent or done == total:
             sent = step
             link.send(Loading(done, total))
 

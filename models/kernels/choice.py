@@ -84,9 +84,11 @@ def backend_here() -> Backend | None:
     return Backend("cuda", cuda_product_of, cuda_takes, CudaStepKernels(), _seconds)
 
 
-def choose(backend: Backend, alike: list[Weights], gated: bool = False) -> Choice:
+def choose(
+    backend: Backend, alike: list[Weights], alive: Callable[[], None], gated: bool = False
+) -> Choice:
     """Check and time the kernel on weights of one shape; the timed chain goes through them all, so
-    that it reads memory and not a cache."""
+    that it reads memory and not a cache. `alive` is called whenever something has been done."""
     weights = alike[0]
 
     def chosen(
@@ -119,8 +121,12 @@ def choose(backend: Backend, alike: list[Weights], gated: bool = False) -> Choic
         return chosen(False, f"it does not run here: {' '.join(str(problem).split())[:200]}")
     if not error <= MAX_RELATIVE_ERROR:
         return chosen(False, f"its relative error is above {MAX_RELATIVE_ERROR}", error)
-    stock = {n: _timed(backend, _stock, alike, gated, n) for n in TIMED_ROWS}
-    kernel = {n: _timed(backend, backend.product, alike, gated, n) for n in TIMED_ROWS}
+    stock: dict[int, float] = {}
+    kernel: dict[int, float] = {}
+    for product, times in ((_stock, stock), (backend.product, kernel)):
+        for rows in TIMED_ROWS:
+            times[rows] = _timed(backend, product, alike, gated, rows)
+            alive()
     if sum(kernel.values()) >= sum(stock.values()):
         return chosen(False, "MLX's product is faster here", error, stock, kernel)
     return chosen(True, "correct, and faster than MLX's product", error, stock, kernel)

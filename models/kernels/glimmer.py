@@ -209,7 +209,7 @@ def take_steps(model: MuseGlimmerModel, steps: GlimmerSteps) -> None:
 
 
 def install_steps(
-    model: MuseGlimmerModel, backend: Backend, kernels: StepKernels
+    model: MuseGlimmerModel, backend: Backend, kernels: StepKernels, alive: Callable[[], None]
 ) -> tuple[dict[str, Any] | None, list[Choice], list[nn.Module]]:
     """Let the model take steps of few rows in this way if that is correct and faster.
 
@@ -219,7 +219,7 @@ def install_steps(
         return None, [], []
     steps = GlimmerSteps(model, backend.product, kernels)
     choices = [
-        choose(backend, alike, gated)
+        choose(backend, alike, alive, gated)
         for gated, products in steps.weights().items()
         for alike in products
     ]
@@ -227,7 +227,12 @@ def install_steps(
     if not all(choice.is_correct for choice in choices):
         return facts | {"why": "a product in it does not run here, or not well"}, choices, []
     try:
-        apart = [_apart(model, steps, rows) for rows in _CHECKED_ROWS]
+        _caches(model)  # has MLX compile its prefill
+        alive()
+        apart = []
+        for rows in _CHECKED_ROWS:
+            apart.append(_apart(model, steps, rows))
+            alive()
     except Exception as problem:
         why = f"it does not run here: {' '.join(str(problem).split())[:200]}"
         return facts | {"why": why}, choices, []

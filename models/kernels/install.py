@@ -2,6 +2,7 @@
 
 # pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false, reportAttributeAccessIssue=false
 
+from collections.abc import Callable
 from typing import Any
 
 import mlx.nn as nn
@@ -13,10 +14,13 @@ from models.kernels.modules import can_have_kernel, give_kernel
 from models.kernels.weights import Weights
 
 
-def install(model: nn.Module, backend: Backend | None) -> dict[str, Any]:
+def install(
+    model: nn.Module, backend: Backend | None, alive: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Give the model's quantised products the kernels that are correct and faster on this device.
 
-    Returns the facts for people: `products`, one for each shape, and `step`.
+    MLX compiles for a minute or two when it has not seen such shapes on this machine: `alive` is
+    called meanwhile. Returns the facts for people: `products`, one for each shape, and `step`.
     """
     if backend is None:
         return {"backend": None, "products": [], "step": None}
@@ -25,7 +29,7 @@ def install(model: nn.Module, backend: Backend | None) -> dict[str, Any]:
     done: set[int] = set()
     for module in model.modules():
         if backend.steps is not None and isinstance(module, MuseGlimmerModel):
-            step, of_step, covered = install_steps(module, backend, backend.steps)
+            step, of_step, covered = install_steps(module, backend, backend.steps, alive)
             choices.extend(of_step)
             done.update(map(id, covered))
     alike: dict[tuple[int, int, int], list[tuple[nn.Module, Weights]]] = {}
@@ -35,7 +39,7 @@ def install(model: nn.Module, backend: Backend | None) -> dict[str, Any]:
             shape = (weights.outputs, weights.inputs, weights.bits)
             alike.setdefault(shape, []).append((module, weights))
     for found in alike.values():
-        choice = choose(backend, [weights for _, weights in found])
+        choice = choose(backend, [weights for _, weights in found], alive)
         choices.append(choice)
         if choice.installed:
             for module, weights in found:
