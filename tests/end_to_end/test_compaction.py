@@ -25,16 +25,28 @@ def service(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         assert_stops_well(running)
 
 
-@pytest.fixture(params=["2023-06-01", "2026-10-21"])
-def sdk(service: Running, request: pytest.FixtureRequest) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(
+@pytest.fixture(scope="module")
+def older(service: Running) -> Iterator[anthropic.Anthropic]:
+    """By the first version of the API; whole answers are asked for by this one."""
+    with client_of(service, "2023-06-01") as sdk:
+        yield sdk
+
+
+@pytest.fixture(scope="module")
+def newer(service: Running) -> Iterator[anthropic.Anthropic]:
+    """By the newest version; answers are streamed by this one."""
+    with client_of(service, "2026-10-21") as sdk:
+        yield sdk
+
+
+def client_of(service: Running, version: str) -> anthropic.Anthropic:
+    return anthropic.Anthropic(
         base_url=service.url,
         api_key="none",
         max_retries=0,
-        default_headers={"anthropic-version": request.param},
+        default_headers={"anthropic-version": version},
         _strict_response_validation=True,
-    ) as sdk:
-        yield sdk
+    )
 
 
 def asking(*messages: Any, **more: Any) -> dict[str, Any]:
@@ -49,26 +61,30 @@ def asking(*messages: Any, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_conversation_goes_on_from_its_summary(sdk: anthropic.Anthropic) -> None:
+def test_a_conversation_goes_on_from_its_summary(
+    older: anthropic.Anthropic, newer: anthropic.Anthropic
+) -> None:
     request = asking(*TALK, compaction={"type": "summarize", "instructions": TASK})
-    whole = sdk.beta.messages.create(**request)
-    with sdk.beta.messages.stream(**request) as stream:
+    whole = older.beta.messages.create(**request)
+    with newer.beta.messages.stream(**request) as stream:
         streamed = stream.get_final_message()
     (block,) = whole.content
     assert block.type == "compaction"
     assert "Mimi" in (block.content or "")
     assert streamed.content == [block]
     assert whole.stop_reason == streamed.stop_reason == "compaction"
-    answer = sdk.beta.messages.create(**asking(whole.to_param(), QUESTION))
+    answer = older.beta.messages.create(**asking(whole.to_param(), QUESTION))
     assert "Mimi" in str(answer.content)
 
 
-def test_an_answer_that_compacts_first_knows_what_was_said(sdk: anthropic.Anthropic) -> None:
+def test_an_answer_that_compacts_first_knows_what_was_said(
+    older: anthropic.Anthropic, newer: anthropic.Anthropic
+) -> None:
     trigger = {"type": "input_tokens", "value": 1}
     edit = {"type": "compact_20260112", "trigger": trigger, "instructions": TASK}
     request = asking(*TALK, QUESTION, context_management={"edits": [edit]})
-    whole = sdk.beta.messages.create(**request)
-    with sdk.beta.messages.stream(**request) as stream:
+    whole = older.beta.messages.create(**request)
+    with newer.beta.messages.stream(**request) as stream:
         streamed = stream.get_final_message()
     for message in (whole, streamed):
         block, text = message.content
@@ -78,5 +94,5 @@ def test_an_answer_that_compacts_first_knows_what_was_said(sdk: anthropic.Anthro
         assert [each.type for each in message.usage.iterations] == ["compaction", "message"]
     assert streamed.content[0] == whole.content[0]
     history = [*TALK, QUESTION, whole.to_param(), {"role": "user", "content": "Thanks."}]
-    count = sdk.beta.messages.count_tokens(model="claude-test", messages=history)
+    count = older.beta.messages.count_tokens(model="claude-test", messages=history)
     assert count.input_tokens < whole.usage.input_tokens + 150

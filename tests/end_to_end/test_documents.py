@@ -23,16 +23,28 @@ def service(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         yield running
 
 
-@pytest.fixture(params=["2023-06-01", "2026-10-21"])
-def sdk(service: Running, request: pytest.FixtureRequest) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(
+@pytest.fixture(scope="module")
+def older(service: Running) -> Iterator[anthropic.Anthropic]:
+    """By the first version of the API; whole answers are asked for by this one."""
+    with client_of(service, "2023-06-01") as sdk:
+        yield sdk
+
+
+@pytest.fixture(scope="module")
+def newer(service: Running) -> Iterator[anthropic.Anthropic]:
+    """By the newest version; answers are streamed by this one."""
+    with client_of(service, "2026-10-21") as sdk:
+        yield sdk
+
+
+def client_of(service: Running, version: str) -> anthropic.Anthropic:
+    return anthropic.Anthropic(
         base_url=service.url,
         api_key="none",
         max_retries=0,
-        default_headers={"anthropic-version": request.param},
+        default_headers={"anthropic-version": version},
         _strict_response_validation=True,
-    ) as sdk:
-        yield sdk
+    )
 
 
 def asking(messages: list[Any], **more: Any) -> dict[str, Any]:
@@ -45,27 +57,27 @@ def asking(messages: list[Any], **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_question_about_a_pdf_is_answered_from_it(sdk: anthropic.Anthropic) -> None:
+def test_a_question_about_a_pdf_is_answered_from_it(older: anthropic.Anthropic) -> None:
     request = asking([{"role": "user", "content": [NOTE, QUESTION]}])
-    message = sdk.messages.create(**request)
+    message = older.messages.create(**request)
     assert "marmalade" in message.content[0].text
-    count = sdk.messages.count_tokens(model=request["model"], messages=request["messages"])
+    count = older.messages.count_tokens(model=request["model"], messages=request["messages"])
     assert count.input_tokens == message.usage.input_tokens
 
 
-def test_a_pdf_that_a_tool_has_read_is_told_of_in_a_stream(sdk: anthropic.Anthropic) -> None:
+def test_a_pdf_that_a_tool_has_read_is_told_of_in_a_stream(newer: anthropic.Anthropic) -> None:
     messages = handed(NOTE)
     messages[-1]["content"].append(QUESTION)
-    with sdk.messages.stream(**asking(messages)) as stream:
+    with newer.messages.stream(**asking(messages)) as stream:
         assert "marmalade" in stream.get_final_text()
 
 
-def test_the_sdk_raises_what_is_wrong_with_a_pdf(sdk: anthropic.Anthropic) -> None:
+def test_the_sdk_raises_what_is_wrong_with_a_pdf(newer: anthropic.Anthropic) -> None:
     encoded = base64.b64encode(b"%PDF-1.7").decode()
     broken: Any = {"type": "base64", "media_type": "application/pdf", "data": encoded}
     content: Any = [{"type": "document", "source": broken}]
     with (
         pytest.raises(anthropic.BadRequestError, match="the PDF is damaged"),
-        sdk.messages.stream(**asking([{"role": "user", "content": content}])),
+        newer.messages.stream(**asking([{"role": "user", "content": content}])),
     ):
         pass
