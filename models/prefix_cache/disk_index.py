@@ -170,5 +170,6 @@ def _common_length(one: "array[int]", other: "np.ndarray[tuple[int], np.dtype[np
     length = min(len(one), len(other))
     if length == 0 or one[0] != other[0]:
         return 0
-    differing = np.flatnonzero(np.frombuffer(one, np.uint32)[:length] != other[:length])
-    return int(differing[0]) if len(differing) else length
+    differs = np.frombuffer(one, np.uint32)[:length] != other[:length]
+    first = int(differs.argmax())  # of equal ones, 0
+    return first if differs[first] else length
