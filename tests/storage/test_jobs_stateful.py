@@ -94,7 +94,8 @@ class Queue(RuleBasedStateMachine):
     def next_turn(self, api_key: str | None, priority: Priority) -> int:
         waiting = [job for job in self.in_state(JobState.QUEUED) if job.priority is priority]
         own = [job.turn + 1 for job in waiting if job.api_key == api_key]
-        return max(max(own, default=0), min((job.turn for job in waiting), default=0), 0)
+        anybodys = [job.turn for job in waiting if job.turn >= 0]  # others have begun
+        return max(max(own, default=0), min(anybodys, default=0))
 
     def holding(self, job: Job) -> Known | None:
         """What is known of a job that this claim still holds."""
