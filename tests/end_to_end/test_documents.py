@@ -23,30 +23,6 @@ def service(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
         yield running
 
 
-@pytest.fixture(scope="module")
-def older(service: Running) -> Iterator[anthropic.Anthropic]:
-    """By the first version of the API; whole answers are asked for by this one."""
-    with client_of(service, "2023-06-01") as sdk:
-        yield sdk
-
-
-@pytest.fixture(scope="module")
-def newer(service: Running) -> Iterator[anthropic.Anthropic]:
-    """By the newest version; answers are streamed by this one."""
-    with client_of(service, "2026-10-21") as sdk:
-        yield sdk
-
-
-def client_of(service: Running, version: str) -> anthropic.Anthropic:
-    return anthropic.Anthropic(
-        base_url=service.url,
-        api_key="none",
-        max_retries=0,
-        default_headers={"anthropic-version": version},
-        _strict_response_validation=True,
-    )
-
-
 def asking(messages: list[Any], **more: Any) -> dict[str, Any]:
     return {
         "model": "qwen2.5-coder-0.5b-instruct",
