@@ -357,8 +357,8 @@ async def test_the_common_questions_have_an_index(db: Database, where: str, inde
     async with db.read() as connection:
         if db.shared:
             # Which for a table with hardly any rows it would prefer.
-            await connection.execute(text("SET LOCAL enable_seqscan = off"))
-            await connection.execute(text("SET LOCAL enable_sort = off"))
+            for other in ("seqscan", "sort", "incremental_sort"):
+                await connection.execute(text(f"SET LOCAL enable_{other} = off"))
         explain = "EXPLAIN" if db.shared else "EXPLAIN QUERY PLAN"
         plan = await connection.execute(text(f"{explain} SELECT * FROM jobs WHERE {where}"))
         assert re.search(rf"(?i)(index|scan) (using |on )?{index}\b", "\n".join(map(str, plan)))
