@@ -34,22 +34,32 @@ class Guides:
         self._family = family
         self._made = lru_cache(maxsize=_KEPT)(self._make)
 
-    def of(self, form: AnswerForm, opens: str, paths: Mapping[str, str]) -> Guided:
-        """As `guided`. Safe to be called by several threads at once."""
-        made = self._made(_Asked(form, opens, paths))
-        return replace(made, form=replace(form, guided=made.form.guided))
+    def of(self, form: AnswerForm, opens: str, paths: Mapping[str, str] | None = None) -> Guided:
+        """Its `unguided` are the paths of tools in the request; their names where it has none of
+        them. Safe to be called by several threads at once.
+
+        Raises ApiError 400 for a schema that is strict or of the output, and beyond any grammar.
+        """
+        path_of = paths or {each.name: each.name for each in form.tools}
+        try:
+            made = self._made(_Asked(form, opens))
+        except _TooStrict as error:
+            raise ApiError.invalid(
+                f"{path_of[error.tool]}.strict: its schema {error}; simplify it or leave strict out"
+            ) from error
+        form = replace(form, guided=made.form.guided)
+        return Guided(made.spec, form, tuple(path_of[each] for each in made.unguided))
 
     def _make(self, asked: "_Asked") -> Guided:
-        return guided(self._family, asked.form, asked.opens, asked.paths)
+        return _guided(self._family, asked.form, asked.opens)
 
 
 class _Asked:
     """As a key, what a guide depends on: the stop sequences are none of it."""
 
-    def __init__(self, form: AnswerForm, opens: str, paths: Mapping[str, str]) -> None:
-        self.form, self.opens, self.paths = form, opens, paths
-        parts = {**AnswerPlan(form, opens).as_json(), "paths": dict(paths)}
-        self._digest = blake2b(to_json(parts)).digest()
+    def __init__(self, form: AnswerForm, opens: str) -> None:
+        self.form, self.opens = form, opens
+        self._digest = blake2b(to_json(AnswerPlan(form, opens).as_json())).digest()
 
     def __hash__(self) -> int:
         return hash(self._digest)
@@ -58,11 +68,16 @@ class _Asked:
         return isinstance(other, _Asked) and other._digest == self._digest
 
 
-def guided(family: Family, form: AnswerForm, opens: str, paths: Mapping[str, str]) -> Guided:
-    """`paths` are those of the tools in the request.
+class _TooStrict(Exception):
+    """No grammar can be made of a tool that must have one. The text goes on after "its schema"."""
 
-    Raises ApiError 400 for a schema that is strict or of the output, and beyond any grammar.
-    """
+    def __init__(self, tool: str, why: str) -> None:
+        super().__init__(why)
+        self.tool = tool
+
+
+def _guided(family: Family, form: AnswerForm, opens: str) -> Guided:
+    """With the names of unguided tools. Raises _TooStrict, and ApiError for what is no tool's."""
     try:
         return Guided(family.guide(form, opens), form)
     except GrammarError as error:
@@ -73,51 +88,39 @@ def guided(family: Family, form: AnswerForm, opens: str, paths: Mapping[str, str
         raise ApiError.invalid(f"output_config.format.schema: it {error}") from error
     tools = form.tools
     if is_of_one:
-        tools = tuple(_within_grammar(family, form, opens, each, paths) for each in tools)
+        tools = tuple(_within_grammar(family, form, opens, each) for each in tools)
     try:
-        return _in_part(family, form, opens, tools, paths)
+        return _in_part(family, form, opens, tools)
     except GrammarError as error:  # each for itself is well, but there are too many
         strict = next((each for each in form.tools if each.strict), None)
         if strict:
-            raise _too_strict(paths[strict.name], f"with all others {error}") from error
+            raise _TooStrict(strict.name, f"with all others {error}") from error
     try:
-        return _in_part(family, form, opens, tuple(map(_of_anything, tools)), paths)
+        return _in_part(family, form, opens, tuple(map(_of_anything, tools)))
     except GrammarError as error:
         raise ApiError.invalid(f"tools: what they accept {error}; send fewer") from error
 
 
-def _in_part(
-    family: Family,
-    form: AnswerForm,
-    opens: str,
-    tools: tuple[Tool, ...],
-    paths: Mapping[str, str],
-) -> Guided:
+def _in_part(family: Family, form: AnswerForm, opens: str, tools: tuple[Tool, ...]) -> Guided:
     """Guided by other tools in the stead of some of the form's. Raises GrammarError."""
     unguided = tuple(
-        paths[each.name] for each, its in zip(form.tools, tools, strict=True) if each is not its
+        each.name for each, its in zip(form.tools, tools, strict=True) if each is not its
     )
     return Guided(
         family.guide(replace(form, tools=tools), opens), replace(form, guided=False), unguided
     )
 
 
-def _within_grammar(
-    family: Family, form: AnswerForm, opens: str, tool: Tool, paths: Mapping[str, str]
-) -> Tool:
+def _within_grammar(family: Family, form: AnswerForm, opens: str, tool: Tool) -> Tool:
     """The tool, or one that accepts anything in its stead."""
     try:
         family.guide(AnswerForm((tool,), thinking=form.thinking), opens)
     except GrammarError as error:
         if tool.strict:
-            raise _too_strict(paths[tool.name], str(error)) from error
+            raise _TooStrict(tool.name, str(error)) from error
         return _of_anything(tool)
     return tool
 
 
 def _of_anything(tool: Tool) -> Tool:
     return replace(tool, schema={"type": "object"})
-
-
-def _too_strict(path: str, why: str) -> ApiError:
-    return ApiError.invalid(f"{path}.strict: its schema {why}; simplify it or leave strict out")

@@ -26,14 +26,15 @@ class NextRounds:
     def __init__(
         self,
         family: Family,
+        guides: Guides,
         served: Served,
         context_tokens: int,
         digest: Callable[[Sequence[Turn]], bytes],
     ) -> None:
         """`digest` is that of all that was said, by which answers are remembered."""
         self._family = family
+        self._guides = guides
         self._served = served
-        self._guides = Guides(family)
         self._context_tokens = context_tokens
         self._digest = digest
 
@@ -53,21 +54,9 @@ class NextRounds:
         written, answer_at, opens = self._results(last, form)
         # The token that ended the turn is the family's own to write.
         kept = len(run.prompt) + len(answer.ids) - (answer.ids[-1] in run.stop_ids)
-        room = self._context_tokens - kept - len(written)
-        if room <= 0:
-            return "model_context_window_exceeded"
-        guide = self._guides.of(form, opens, {each.name: each.name for each in form.tools})
-        return NextRound(
-            kept,
-            written,
-            min(left, room),
-            opens,
-            kept + answer_at,
-            guide.spec.as_json() if guide.spec else None,
-            guide.form.guided,
-            found,
-            answer.plan.asked,
-        )
+        asked = answer.plan.asked
+        begun = NextRound(kept, written, left, opens, kept + answer_at, found=found, asked=asked)
+        return self._guided(begun, form)
 
     def _after_summary(self, last: Round, then: AfterSummary) -> NextRound | StopReason:
         """The answer to what is left of the conversation, as a client asks for it that sends the
@@ -85,27 +74,23 @@ class NextRounds:
             form = replace(plan.form, tools=tools)
             rendered = self._family.render(Conversation(turns, form, then.effort))
             kept = shared_tokens(last.run.prompt + last.answer.ids, rendered.ids)
-            ids, opens, answer_from = (
-                tuple(rendered.ids[kept:]),
-                rendered.opens,
-                rendered.answer_from,
-            )
+            ids = tuple(rendered.ids[kept:])
+            opens, answer_from = rendered.opens, rendered.answer_from
             asked = self._digest(turns).hex()
-        room = self._context_tokens - kept - len(ids)
+        begun = NextRound(kept, ids, then.max_tokens, opens, answer_from, asked=asked)
+        return self._guided(begun, plan.form)
+
+    def _guided(self, begun: NextRound, form: AnswerForm) -> NextRound | StopReason:
+        """As far as it has room, and with the guide of its answer."""
+        room = self._context_tokens - begun.prompt_tokens
         if room <= 0:
             return "model_context_window_exceeded"
-        guide = self._guides.of(
-            plan.form, opens, {each.name: each.name for each in plan.form.tools}
-        )
-        return NextRound(
-            kept,
-            ids,
-            min(then.max_tokens, room),
-            opens,
-            answer_from,
-            guide.spec.as_json() if guide.spec else None,
-            guide.form.guided,
-            asked=asked,
+        guide = self._guides.of(form, begun.opens)
+        return replace(
+            begun,
+            max_tokens=min(begun.max_tokens, room),
+            guide=guide.spec.as_json() if guide.spec else None,
+            guided=guide.form.guided,
         )
 
     def _results(self, last: Round, form: AnswerForm) -> tuple[tuple[int, ...], int, str]:

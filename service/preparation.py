@@ -17,6 +17,7 @@ from service.documents.documents import Documents
 from service.documents.in_request import unread_sources, with_texts
 from service.documents.sources import Source
 from service.errors import ApiError
+from service.guiding import Guides
 from service.next_round import NextRounds
 from service.prompt_digests import PromptDigests
 from service.prompts import Prompt, Prompts
@@ -60,8 +61,9 @@ class Preparation:
         self._answers = answers
         self._documents = documents
         self._threads = threads
-        self._prompts = Prompts(family, context_tokens)
-        self._next_rounds = NextRounds(family, served, context_tokens, answers.digest)
+        guides = Guides(family)
+        self._prompts = Prompts(family, guides, context_tokens)
+        self._next_rounds = NextRounds(family, guides, served, context_tokens, answers.digest)
         self._context_tokens = context_tokens
         self._max_output_tokens = max_output_tokens
         self._reading = CapacityLimiter(_READ_AT_ONCE)

@@ -53,9 +53,9 @@ class Prompt:
 class Prompts:
     """The one path for counting and for generating, so both see the same tokens."""
 
-    def __init__(self, family: Family, context_tokens: int) -> None:
+    def __init__(self, family: Family, guides: Guides, context_tokens: int) -> None:
         self._family = family
-        self._guides = Guides(family)
+        self._guides = guides
         self._context_tokens = context_tokens
         self._most = max(_CHARACTERS_AT_LEAST, _CHARACTERS_PER_TOKEN * context_tokens)
         self._limiter = CapacityLimiter(_AT_ONCE)

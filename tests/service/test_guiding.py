@@ -10,7 +10,7 @@ from models.grammar.guide_spec import Constrained, GuideSpec
 from models.grammar.lark import GrammarError
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
-from service.guiding import Guides, guided
+from service.guiding import Guides
 
 GOOD = {"type": "object", "properties": {}}
 PATHS = {"a": "tools.0", "b": "tools.2"}
@@ -57,14 +57,14 @@ def grammar_of(spec: GuideSpec | None) -> str:
 
 def refusal(form: AnswerForm) -> str:
     with pytest.raises(ApiError) as caught:
-        guided(Guiding(), form, "text", {**PATHS, "c": "tools.3", "d": "d", "e": "e"})
+        Guides(Guiding()).of(form, "text", {**PATHS, "c": "tools.3", "d": "d", "e": "e"})
     assert caught.value.status == 400
     return caught.value.message
 
 
 def test_all_is_guided_where_it_can_be() -> None:
     form = AnswerForm((tool("a"), tool("b", strict=True)))
-    made = guided(Guiding(), form, "text", PATHS)
+    made = Guides(Guiding()).of(form, "text", PATHS)
     assert (made.form, made.unguided) == (form, ())
     assert grammar_of(made.spec) == "a:['properties', 'type'],b:['properties', 'type']"
 
@@ -74,7 +74,7 @@ def test_a_tool_that_cannot_be_guided_takes_any_object_and_is_checked_at_its_end
     choice: ToolChoice,
 ) -> None:
     form = AnswerForm((tool("a", strict=True), tool("b", {"type": "object", "hard": 1})), choice)
-    made = guided(Guiding(), form, "text", PATHS)
+    made = Guides(Guiding()).of(form, "text", PATHS)
     assert not made.form.guided
     assert made.form.tools == form.tools
     assert made.unguided == ("tools.2",)
@@ -90,7 +90,7 @@ def test_a_strict_tool_that_cannot_be_guided_is_refused_by_name() -> None:
 
 def test_an_output_is_not_blamed_for_tools_that_are_too_large_together() -> None:
     form = AnswerForm((tool("a"), tool("b"), tool("c")), output_schema={})
-    made = guided(Guiding(), form, "text", {**PATHS, "c": "tools.3"})
+    made = Guides(Guiding()).of(form, "text", {**PATHS, "c": "tools.3"})
     assert made.unguided == ("tools.0", "tools.2", "tools.3")
 
 
@@ -102,7 +102,7 @@ def test_an_output_that_cannot_be_guided_is_refused() -> None:
 
 def test_tools_that_are_too_large_together_take_any_object() -> None:
     form = AnswerForm((tool("a"), tool("b"), tool("c")))
-    made = guided(Guiding(), form, "text", {**PATHS, "c": "tools.3"})
+    made = Guides(Guiding()).of(form, "text", {**PATHS, "c": "tools.3"})
     assert made.unguided == ("tools.0", "tools.2", "tools.3")
     assert grammar_of(made.spec) == "a:['type'],b:['type'],c:['type']"
 
@@ -124,6 +124,8 @@ def test_the_guide_of_the_same_tools_is_made_once() -> None:
     assert family.made == 1
     assert [each.form for each in made] == forms
     assert len({grammar_of(each.spec) for each in made}) == 1
+    guides.of(forms[0], "text", {"a": "tools.7"})
+    assert family.made == 1
     guides.of(AnswerForm((tool("b"),)), "text", PATHS)
     guides.of(forms[0], "thinking", PATHS)
     guides.of(AnswerForm((tool("a"),), ToolChoice("any")), "text", PATHS)

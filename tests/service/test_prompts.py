@@ -8,6 +8,7 @@ from models.conversation import AnswerForm, Conversation, Role, Turn
 from models.families.family import Family, PreparedPrompt
 from models.parsing.answer import AnswerParser
 from service.errors import ApiError
+from service.guiding import Guides
 from service.prompts import Prompts
 from service.requests.prepare import Prepared
 
@@ -33,6 +34,10 @@ class Counting(Family):
         raise NotImplementedError
 
 
+def prompts_of(family: Family, context_tokens: int) -> Prompts:
+    return Prompts(family, Guides(family), context_tokens)
+
+
 def turns(*lengths: int) -> Prepared:
     turns = tuple(Turn.of(ROLES[i % 2], "x" * n) for i, n in enumerate(lengths))
     return Prepared(Conversation(turns), ())
@@ -40,7 +45,7 @@ def turns(*lengths: int) -> Prepared:
 
 @pytest.mark.anyio
 async def test_a_prompt_is_counted_beyond_its_context_up_to_a_limit() -> None:
-    prompts = Prompts(Counting(), context_tokens=10)
+    prompts = prompts_of(Counting(), context_tokens=10)
     assert len((await prompts.prepare(turns(5, 0, 7))).ids) == 12
     assert len((await prompts.prepare(turns(MOST))).ids) == MOST
 
@@ -50,7 +55,7 @@ async def test_a_prompt_is_counted_beyond_its_context_up_to_a_limit() -> None:
 async def test_only_the_beginning_of_a_longer_prompt_is_tokenised(lengths: list[int]) -> None:
     family = Counting()
     with pytest.raises(ApiError) as caught:
-        await Prompts(family, context_tokens=10).prepare(turns(*lengths))
+        await prompts_of(family, context_tokens=10).prepare(turns(*lengths))
     assert caught.value.status == 400
     assert caught.value.message == (
         f"prompt is too long: {MOST} tokens > 10 maximum"
@@ -62,13 +67,13 @@ async def test_only_the_beginning_of_a_longer_prompt_is_tokenised(lengths: list[
 @pytest.mark.anyio
 async def test_a_longer_prompt_of_few_tokens_is_refused_by_its_characters() -> None:
     with pytest.raises(ApiError) as caught:
-        await Prompts(Counting(1000), context_tokens=5000).prepare(turns(MOST * 2))
+        await prompts_of(Counting(1000), context_tokens=5000).prepare(turns(MOST * 2))
     assert caught.value.message == f"prompt is too long: {MOST * 2} characters > {MOST} maximum"
 
 
 @pytest.mark.anyio
 async def test_a_large_context_moves_the_limit() -> None:
-    prompts = Prompts(Counting(), context_tokens=MOST)
+    prompts = prompts_of(Counting(), context_tokens=MOST)
     assert len((await prompts.prepare(turns(12 * MOST))).ids) == 12 * MOST
     with pytest.raises(ApiError, match=f"first {12 * MOST} of {12 * MOST + 1} characters"):
         await prompts.prepare(turns(12 * MOST + 1))

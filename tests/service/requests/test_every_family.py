@@ -15,6 +15,7 @@ from models.families.glimmer import GlimmerFamily
 from models.families.llama import LlamaFamily
 from models.families.qwen import QwenFamily
 from service.errors import ApiError
+from service.guiding import Guides
 from service.prompts import Prompt, Prompts
 from service.requests.prepare import conversation_of
 from service.requests.served import Served
@@ -103,7 +104,8 @@ TOOLS: list[list[dict[str, Any]]] = [
 async def prompt(kind: type[BaseRequest], family: Family, **fields: Any) -> Prompt:
     body = {"model": "m", "max_tokens": 2000, **fields}
     served = Served("tiny", family.capabilities, SIGNER)
-    return await Prompts(family, 10_000).prepare(conversation_of(validate(body, kind), served))
+    prompts = Prompts(family, Guides(family), 10_000)
+    return await prompts.prepare(conversation_of(validate(body, kind), served))
 
 
 @pytest.mark.anyio
