@@ -86,3 +86,5 @@ class Cancellation:
             await self._scheduler.cancel_queued(job, ending)
         elif running is not None and running.id == job.id:
             await self._scheduler.stop(running, ending)
+        else:
+            self._scheduler.break_off_revival(job.id)

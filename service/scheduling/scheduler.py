@@ -69,6 +69,7 @@ class Scheduler:
         self._least = Priority.BACKGROUND
         self._more = True  # whether others than `live` may wait in the queue
         self._works = False  # also while a job is claimed and brought to mind
+        self._reviving: tuple[str, anyio.CancelScope] | None = None  # what is brought to mind
         self._is_engine_missed = False  # by background jobs, at the last claim
         self._wake = anyio.Event()
         self._wake.set()
@@ -90,10 +91,17 @@ class Scheduler:
     async def admitted(self, live: LiveJob) -> None:
         """A job with a connection is queued; the running one may have to make room for it."""
         live.is_queued = True
+        self.break_off_revival()
         if self._make_room():
             assert self.running is not None
             await leave(self._host, self.running)
         self._wake.set()
+
+    def break_off_revival(self, job_id: str | None = None) -> None:
+        """Put the background job that is being brought to mind, if there is one, or if it is this
+        one, back into the queue."""
+        if self._reviving is not None and job_id in (None, self._reviving[0]):
+            self._reviving[1].cancel()
 
     def look_again(self) -> None:
         """Somebody, perhaps another process, may have queued a job."""
@@ -146,6 +154,7 @@ class Scheduler:
     async def leave_background(self) -> None:
         """Run no more background jobs; the running one leaves, to go on after the next start."""
         self._least = Priority.INTERACTIVE
+        self.break_off_revival()
         if self.running is not None and self.running.is_background:
             await self.stop(self.running, _PREEMPTED)
 
@@ -281,7 +290,7 @@ class Scheduler:
         if live is not None and attempt == job.attempt - 1:
             return live
         try:
-            return await self._revival.revive(job)
+            return await self._revive(job)
         except ApiError as error:
             logger.error("%s: %s", job.id, error.message)
             await self._finishing.end_unrun(job, Ending(JobState.INTERRUPTED, error))
@@ -297,6 +306,37 @@ class Scheduler:
             error = ApiError.internal("an internal fault; the service's log has it under this run")
             await self._finishing.end_unrun(job, Ending(JobState.INTERRUPTED, error))
         return None
+
+    async def _revive(self, job: Job) -> LiveJob | None:
+        """Under its lease, since its documents may take a while to be read. Whoever has a
+        connection does not wait for that: then None, and the job is in the queue again."""
+        live: LiveJob | None = None
+        failure: Exception | None = None
+
+        async def keep(scope: anyio.CancelScope) -> None:
+            try:
+                await keep_lease(self._jobs, job, self._claimer.lease_seconds)
+            except LeaseLost as lost:
+                logger.error("%s", lost)
+                scope.cancel()
+
+        try:
+            async with anyio.create_task_group() as helpers:
+                self._reviving = job.id, helpers.cancel_scope
+                helpers.start_soon(keep, helpers.cancel_scope)
+                try:
+                    live = await self._revival.revive(job)
+                except Exception as error:  # to be raised as it is, and not in a group
+                    failure = error
+                helpers.cancel_scope.cancel()
+        finally:
+            self._reviving = None
+        if failure is not None:
+            raise failure
+        if live is None:
+            await self._finishing.put_back(job, None)
+            self._more = True
+        return live
 
     async def _answer(self, job: Job, live: LiveJob) -> Outcome:
         async def guard(work: Callable[..., Awaitable[None]], *arguments: Any) -> None:

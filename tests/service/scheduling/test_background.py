@@ -22,6 +22,7 @@ from tests.support.lives import (
     until,
 )
 from tests.support.messages import body, scripted
+from tests.support.pdfs import OPERATORS, PACKED, asked, document, packed, pdf
 from tests.support.running import Running, scripted_service
 
 
@@ -91,3 +92,19 @@ def test_without_an_engine_background_work_waits(tiny: Path, tmp_path: Path) -> 
         assert [text_in(each) for each in results(service, batch)] == ["ok", "ok"]
         assert service.stop() == 0
         assert_stored_well(service.data_dir)
+
+
+def test_whoever_has_a_connection_does_not_wait_for_the_documents_of_a_batch(
+    service: Running,
+) -> None:
+    slow = pdf(packed(OPERATORS), content=PACKED, pages=100)  # takes longer than it may
+    batch = create_batch(service, body(messages=asked(document(slow))), body())
+    [run, _] = runs_of(service, batch)
+    until(lambda: service.run(run["id"])["state"] == "running")
+    assert_answers(service)
+    assert service.run(run["id"])["state"] in ("queued", "running")
+    until(lambda: service.run(run["id"])["state"] == "running")
+    with service.client() as client:
+        client.post(f"/v1/messages/batches/{batch}/cancel").raise_for_status()
+    assert [each["type"] for each in results(service, batch)] == ["canceled", "canceled"]
+    assert moves(service.run(run["id"]))[:3] == ["queued", "running", "queued"]
