@@ -12,6 +12,7 @@ import click
 from models.catalog import Checkpoint
 from service.auth import KeyFileError, add_key
 from service.commands.amount import Amount
+from service.commands.connect import connect
 from service.commands.models import models
 from service.commands.one_line import OneLineErrors, Refusal
 from service.commands.options import data_dir_option, database_option, option
@@ -180,6 +181,7 @@ def keys_add(api_key_file: Path) -> None:
 
 
 main.add_command(models)
+main.add_command(connect)
 
 
 if __name__ == "__main__":
