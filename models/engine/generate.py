@@ -13,9 +13,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
-from mlx_lm.utils import dequantize_model, load_model
 
 from models.engine.decoding import Decoding
+from models.engine.drafting import load_drafter
+from models.engine.loading import device, load
 from models.engine.protocol import (
     CacheUse,
     Finished,
@@ -31,8 +32,6 @@ from models.engine.sampling import sampler
 from models.grammar.guide import Guide
 from models.grammar.guide_spec import GuideSpec
 from models.grammar.vocabulary import Vocabulary
-from models.kernels.choice import backend_here
-from models.kernels.install import install
 from models.prefix_cache.disk import DiskTier
 from models.prefix_cache.disk_identity import identity_of
 from models.prefix_cache.layers import can_be_cut, layout
@@ -60,32 +59,35 @@ class ResidentModel:
         cache_bytes: int | None = None,
         *,
         speculates: bool = True,
+        drafter: Path | None = None,
     ) -> None:
         """Load `folder`. `progress(done, total)` gets bytes. States of prompts are kept in at most
-        `cache_bytes`, or a share of the memory. Unless it `speculates`, nothing is drafted. Raises
-        what mlx-lm's loader raises."""
+        `cache_bytes`, or a share of the memory. Unless it `speculates`, nothing is drafted; the
+        weights in the folder `drafter` help with that. Raises what mlx-lm's loader raises, and
+        ValueError for a drafter that does not fit."""
         self._folder = folder
         self._vocabulary: Vocabulary | None = None  # made for the first run that is guided
-        self.device = "gpu" if mx.default_device() == mx.gpu else "cpu"
+        self.device = device()
         self.chunk_tokens = CHUNK_TOKENS[self.device]
-        self._model, config = load_model(folder, lazy=True)
-        self.stored_as = _stored_as(config)
-        if self.device == "cpu":
-            # Dense float32 is 10 to 20 times faster here at prefill than bfloat16 or quantised
-            # products, which have no BLAS, and as fast at decode.
-            self._model = dequantize_model(self._model) if self.stored_as else self._model
-            self._model.set_dtype(mx.float32)
-        self.size_bytes = _materialise(self._model, progress)
-        size = self.size_bytes
-        self.kernels = install(self._model, backend_here(), lambda: progress(size, size))
+        loaded = load(folder, progress)
+        self._model, self.stored_as = loaded.model, loaded.stored_as
+        self.size_bytes = size = loaded.size_bytes
+        self.kernels = loaded.kernels
         if cache_bytes is None:
             cache_bytes = int(mx.get_memory_limit() * _KEPT_SHARE_OF_MEMORY)
         self._cache = PromptCache(lambda: make_prompt_cache(self._model), cache_bytes)
         self._unsettled: tuple[RunState, bool] | None = None
-        self.speculation: Callable[[Run], Speculation] | None = None
+        self.speculation: Callable[[RunState], Speculation] | None = None
+        self.drafter: dict[str, Any] | None = None  # its facts
         if speculates and can_roll_back(make_prompt_cache(self._model)):
-            costs = StepCosts()
-            self.speculation = lambda run: Speculation(run.prompt, costs)
+            costs, drafts = StepCosts(), None
+            if drafter is not None:
+                drafts, self.drafter = load_drafter(
+                    drafter, self._model, self.chunk_tokens, lambda: progress(size, size)
+                )
+            self.speculation = lambda state: Speculation(
+                state.run.prompt, costs, drafts, scope=state.run.scope, seen=len(state.ids)
+            )
 
     @property
     def dtype(self) -> str:
@@ -122,7 +124,7 @@ class ResidentModel:
         state = self._cache.begin(run)
         if state.use is not None:
             emit(state.use)
-        speculation = self.speculation(run) if self.speculation else None
+        speculation = self.speculation(state) if self.speculation else None
         generation = _Generation(
             self._model,
             self.chunk_tokens,
@@ -221,6 +223,8 @@ class _Generation:
             state.ids.extend(self.job.prompt[done:end])
             if end in state.stops:
                 self.cache.keep(state)
+            if self.speculation is not None:
+                self.speculation.prefilled(end)
             self._step_ended()
             self.emit(Prefill(self.job.job, end, total))
         return "length" if self.job.max_tokens == 0 else None
@@ -246,22 +250,3 @@ class _Generation:
         now = time.perf_counter()
         self.longest_step = max(self.longest_step, now - self.step_started)
         self.step_started = now
-
-
-def _stored_as(config: dict[str, Any]) -> str | None:
-    quantization = config.get("quantization")
-    if not quantization:
-        return None
-    return f"{quantization['bits']}-bit, groups of {quantization['group_size']}"
-
-
-def _materialise(model: nn.Module, progress: Callable[[int, int], None]) -> int:
-    """Read the weights, one array at a time so that progress can be told. Returns bytes."""
-    arrays = [each for _, each in tree_flatten(model.parameters())]
-    total, done = sum(each.nbytes for each in arrays), 0
-    progress(done, total)
-    for each in arrays:
-        mx.eval(each)
-        done += each.nbytes
-        progress(done, total)
-    return total

@@ -15,7 +15,7 @@ import orjson
 
 from models.boundary import Boundary
 
-VERSION = 5
+VERSION = 6
 MAX_FRAME_BYTES = 64 << 20  # a prompt of 16 million tokens; anything longer is a fault
 _LENGTHS = struct.Struct("<II")
 
@@ -87,7 +87,7 @@ class Load:
     Computed states of prompts take at most `cache_bytes` of memory; by default, a share of the
     machine's. With a `cache_folder` they are kept there, too, in at most `cache_disk_bytes`, for
     models whose weights are those called `weights`. Unless it `speculates`, one token is generated
-    a step.
+    a step. The weights in the folder `drafter` are for drafts.
     """
 
     folder: str
@@ -97,6 +97,7 @@ class Load:
     cache_disk_bytes: int = 0
     weights: str | None = None
     speculates: bool = True
+    drafter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,11 @@ def main() -> None:
     started = time.perf_counter()
     try:
         model = ResidentModel(
-            Path(load.folder), _reporter(link), load.cache_bytes, speculates=load.speculates
+            Path(load.folder),
+            _reporter(link),
+            load.cache_bytes,
+            speculates=load.speculates,
+            drafter=None if load.drafter is None else Path(load.drafter),
         )
         model.warm_up()
         if load.cache_folder is not None:
@@ -120,6 +124,7 @@ def main() -> None:
         "weights_bytes": model.size_bytes,
         "prefill_chunk_tokens": model.chunk_tokens,
         "speculates": model.speculation is not None,
+        "drafter": model.drafter,
         "blas": in_use if model.device == "cpu" else None,
         "mlx": version("mlx"),
         "kernels": model.kernels,

@@ -195,11 +195,20 @@ class FewRowsGlimmer(MuseGlimmerModel):
     """The layers as they were, but for steps of few rows on caches that have a prompt."""
 
     steps: GlimmerSteps
+    kept: Collection[int] = frozenset()
+    told: Callable[[list[mx.array]], None]
+
+    def keep(self, layers: Collection[int], told: Callable[[list[mx.array]], None]) -> None:
+        """Have `told` get what these layers give, in order, in steps that do not run them."""
+        self.kept, self.told = frozenset(layers), told
 
     def __call__(self, inputs: mx.array, cache: list[Any] | None = None) -> mx.array:
         if not self.steps.takes(inputs, cache):
             return super().__call__(inputs, cache)
-        return self.steps(inputs, cache)[0]
+        taken, kept = self.steps(inputs, cache, self.kept)
+        if kept:
+            self.told(kept)
+        return taken
 
 
 def take_steps(model: MuseGlimmerModel, steps: GlimmerSteps) -> None:

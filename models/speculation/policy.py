@@ -4,35 +4,43 @@ All of it is about speed; what is generated never depends on it.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from models.speculation.drafter import Offer
 
 # A pass reads the weights once, whatever the rows: so long as nothing is measured, this little is
 # what one row more is taken to cost, in passes of one row. Wide passes are tried, and then known.
 _ROW_COST = 0.05
+# So is what a pass through a drafter's weights costs, so that it is tried, and then known.
+_DRAFTING_COST = 0.1
 _WIDTHS = (1, 2, 3, 5, 7, 11, 15)
 _LEAST_GAIN = 1.05  # over serial steps, as estimated: below it noise would decide
 _SMOOTHING = 0.3  # the share of the newest measurement
 
-# How often a draft is accepted if those before it were: what is taken for granted, by the length
-# of the match that it comes from, and how many measurements that outweighs.
-_PRIORS = ((16, 0.9), (6, 0.8), (3, 0.6), (0, 0.4))
+# How many measurements of how often drafts are accepted the chance outweighs that was offered.
 _PRIOR_WEIGHT = 3.0
 _FORGETTING = 0.9  # of earlier rounds, with each round
+_FADING = 1 / 256  # of all that was measured, with each serial step: drafts are tried again
 
 _WARM_UP_ROUNDS = 2
 _MEASURED_ROUNDS = 8
 _PROBES = 3
 _LOW_ACCEPTANCE = 0.5
 _LEAST_SHARE = 0.95  # of what serial steps would have done
+_CERTAIN_SHARE = 1.25  # which no slowing down of steps since they were last measured makes up for
 _PAUSE_TOKENS, _LONGEST_PAUSE = 32, 512
 
 
 class StepCosts:
-    """What a pass costs by its rows, in passes of one row, for one model on one device."""
+    """What a pass costs by its rows, in passes of one row, for one model on one device; and what
+    one through the weights of its drafter costs, in the same."""
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {1: 1.0}
         self._tried = set[int]()
+        self.drafting = _DRAFTING_COST
+        self._has_drafted = False
 
     def of(self, rows: int) -> float:
         """As measured, or as far from the nearest width that was as rows are thought to cost."""
@@ -47,9 +55,20 @@ class StepCosts:
         before = self._known.get(rows, cost)
         self._known[rows] = before + _SMOOTHING * (cost - before)
 
+    def drafted(self, cost: float) -> None:
+        """Of one pass through the drafter's weights. The first does not count, either."""
+        if self._has_drafted:
+            self.drafting += _SMOOTHING * (cost - self.drafting)
+        self._has_drafted = True
+
+    def fade(self) -> None:
+        """A serial step was made: in time, a drafter that seemed to cost much is tried again."""
+        self.drafting += _FADING * (_DRAFTING_COST - self.drafting)
+
 
 @dataclass(slots=True)
 class _Acceptance:
+    chance: float  # that was offered
     rate: float
     weight: float = _PRIOR_WEIGHT
 
@@ -57,6 +76,9 @@ class _Acceptance:
         tries = min(drafted, accepted + 1)  # those after the first wrong one were not tried
         self.weight = _FORGETTING * self.weight + tries
         self.rate += (accepted - tries * self.rate) / self.weight
+
+    def fade(self) -> None:
+        self.rate += _FADING * (self.chance - self.rate)
 
 
 class Policy:
@@ -77,29 +99,36 @@ class Policy:
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=_MEASURED_ROUNDS)
         self._rounds = 0
         self._pause, self._paused = _PAUSE_TOKENS, 0
-        self._rates = _priors()
+        self._rates: dict[str, _Acceptance] = {}  # by kind of offer
 
     @property
     def drafts(self) -> bool:
         """Whether drafts are of any use now."""
         return not self._probes and not self._paused
 
-    def width(self, match: int) -> int:
-        """How many drafts to verify after a match of so many tokens; 0 for none."""
-        rate = self._rates[_kind(match)].rate
-        best, best_gain = 0, _LEAST_GAIN
-        expected, chance, drafts = 1.0, 1.0, 0
-        for width in _WIDTHS:
-            while drafts < width:
-                drafts, chance = drafts + 1, chance * rate
-                expected += chance
-            if (gain := expected / self._costs.of(width + 1)) > best_gain:
-                best, best_gain = width, gain
+    def choose(self, offers: Sequence[Offer]) -> tuple[Offer, int] | None:
+        """The offer that gains most, and how many drafts of it to verify; None if none gains."""
+        best, best_gain = None, _LEAST_GAIN
+        for offer in offers:
+            rate = self._rate(offer).rate
+            expected, chance, drafts = 1.0, 1.0, 0
+            for width in _WIDTHS:
+                if width > offer.most:
+                    break
+                while drafts < width:
+                    drafts, chance = drafts + 1, chance * rate
+                    expected += chance
+                cost = self._costs.of(width + 1) + self._costs.drafting * _passes(offer, width)
+                if (gain := expected / cost) > best_gain:
+                    best, best_gain = (offer, width), gain
         return best
 
     def stepped(self, seconds: float | None) -> None:
         """A serial step took so long, if that can be told."""
         self._paused = max(0, self._paused - 1)
+        self._costs.fade()
+        for each in self._rates.values():
+            each.fade()
         if seconds is None:
             return
         before = self._serial_seconds or seconds
@@ -110,36 +139,45 @@ class Policy:
             if not self._probes and len(self._probed) == _PROBES:
                 self._judge(sorted(self._probed)[_PROBES // 2])
 
-    def verified(self, match: int, drafted: int, accepted: int, seconds: float) -> None:
-        """A round over so many drafts took so long."""
-        self._rates[_kind(match)].measured(drafted, accepted)
+    def verified(
+        self, offer: Offer, drafted: int, accepted: int, seconds: float, drafting: float = 0.0
+    ) -> None:
+        """A round over so many drafts took so long, after they took `drafting` seconds to make."""
+        self._rate(offer).measured(drafted, accepted)
         self._costs.measured(drafted + 1, seconds / self._serial_seconds)
+        if passes := _passes(offer, drafted):
+            self._costs.drafted(drafting / passes / self._serial_seconds)
         self._rounds += 1
         if self._rounds <= _WARM_UP_ROUNDS:
             return
-        self._recent.append((drafted, accepted, seconds))
+        self._recent.append((drafted, accepted, seconds + drafting))
         if len(self._recent) == _MEASURED_ROUNDS and self._is_low():
             self._probes, self._probed = _PROBES, []
 
     def _is_low(self) -> bool:
         drafted = sum(each for each, _, _ in self._recent)
-        return sum(each for _, each, _ in self._recent) < _LOW_ACCEPTANCE * drafted
+        accepted = sum(each for _, each, _ in self._recent)
+        return accepted < _LOW_ACCEPTANCE * drafted and self._share() < _CERTAIN_SHARE
+
+    def _share(self) -> float:
+        """Of the tokens that serial steps would have brought, what the recent rounds did."""
+        tokens = sum(accepted + 1 for _, accepted, _ in self._recent)
+        return tokens * self._serial_seconds / sum(each for _, _, each in self._recent)
 
     def _judge(self, serial_seconds: float) -> None:
         self._serial_seconds = serial_seconds
-        tokens = sum(accepted + 1 for _, accepted, _ in self._recent)
-        seconds = sum(each for _, _, each in self._recent)
+        share = self._share()
         self._recent.clear()
-        if tokens * serial_seconds < _LEAST_SHARE * seconds:
+        if share < _LEAST_SHARE:
             self.pauses += 1
             self._paused = self._pause
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-            self._rounds, self._rates = 0, _priors()
+            self._rounds = 0
+            self._rates.clear()
+
+    def _rate(self, offer: Offer) -> _Acceptance:
+        return self._rates.setdefault(offer.kind, _Acceptance(offer.chance, offer.chance))
 
 
-def _priors() -> dict[int, _Acceptance]:
-    return {least: _Acceptance(rate) for least, rate in _PRIORS}
-
-
-def _kind(match: int) -> int:
-    return next(least for least, _ in _PRIORS if match >= least)
+def _passes(offer: Offer, width: int) -> int:
+    return offer.passes + offer.passes_each * width

@@ -7,6 +7,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import mlx.core as mx
 from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
 
 from models.prefix_cache.layers import parts
@@ -54,3 +55,28 @@ def _drop_from_window(part: RotatingKVCache, tokens: int) -> None:
     part.keys, part.values = part.keys[..., :kept, :], part.values[..., :kept, :]
     part.offset -= tokens
     part._idx = kept
+
+
+class Mark:
+    """The state of layers now, to go back to once, after any passes: for drafts that are to be
+    forgotten. Layers that grow lose what came since; what others held is held on to, and copied
+    when it is first written into."""
+
+    def __init__(self, layers: Sequence[Any]) -> None:
+        self._held = [(part, _held(part)) for _, part in parts(layers)]
+
+    def go_back(self) -> None:
+        for part, held in self._held:
+            vars(part).update(held)
+
+
+def _held(part: Any) -> dict[str, Any]:
+    if type(part) is KVCache:
+        return {"offset": part.offset}
+    if type(part) is ArraysCache:
+        return {"cache": list(part.cache)}
+    names = ("keys", "values", "offset", "_idx")
+    return {
+        name: mx.array(value) if isinstance(value := getattr(part, name), mx.array) else value
+        for name in names
+    }

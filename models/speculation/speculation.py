@@ -1,10 +1,13 @@
 """The drafts of one run: where they come from, whether they pay, and what came of them."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from models.speculation.drafter import Drafter, Offer
 from models.speculation.policy import Policy, StepCosts
 from models.speculation.prompt_lookup import PromptLookup
+from models.speculation.text import Text
 
 # As many as the widest pass that is cheap on any device.
 _MOST_FORCED = 15
@@ -12,20 +15,35 @@ _MOST_FORCED = 15
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may come after the next one. `match` is how many of those before them stood
-    before them elsewhere, too; 0 if a grammar forces them."""
+    """Tokens that may come after the next one; of no offer if a grammar forces them. Making them
+    took so many seconds."""
 
     ids: tuple[int, ...]
-    match: int = 0
+    offer: Offer | None = None
+    seconds: float = 0.0
 
 
 class Speculation:
-    """Told of every token of its run, and of how long each round took."""
+    """Told of every token of its run, and of how long each round took.
 
-    def __init__(self, prompt: Sequence[int], costs: StepCosts) -> None:
-        self._lookup, self._policy = PromptLookup(prompt), Policy(costs)
-        self._tokens = len(prompt)
+    Drafts come from the text, or from a `drafter` that has weights, whichever promises more. The
+    model has the state after `seen` tokens of the prompt from an earlier run of that `scope`.
+    """
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        costs: StepCosts,
+        drafter: Drafter | None = None,
+        *,
+        scope: str = "",
+        seen: int = 0,
+    ) -> None:
+        self._text, self._policy = Text(prompt), Policy(costs)
+        self._lookup, self._drafter = PromptLookup(), drafter
         self._verified_rounds = self._drafted_tokens = self._accepted_tokens = 0
+        if drafter is not None:
+            drafter.begin(scope, self._text.ids[:seen])
 
     def counts(self) -> dict[str, int]:
         """What `Stats` tells of it."""
@@ -39,7 +57,13 @@ class Speculation:
     @property
     def may_draft(self) -> bool:
         """Whether it is worth knowing the next token, to draft what comes after it."""
-        return self._policy.drafts and self._lookup.find(1) is not None
+        if not self._policy.drafts:
+            return False
+        tokens = self._text.ids
+        if self._lookup.offer(tokens) is not None:
+            return True
+        offer = None if self._drafter is None else self._drafter.offer(tokens)
+        return offer is not None and self._policy.choose([offer]) is not None
 
     def draft(self, token: int, forced: Sequence[int], most: int) -> Draft | None:
         """Up to `most` tokens after `token`, the next one. A grammar expects `forced` to come, that
@@ -48,15 +72,26 @@ class Speculation:
             return Draft(tuple(forced[1 : 1 + min(most, _MOST_FORCED)]))
         if not self._policy.drafts:
             return None
-        self._lookup.extend([token])
-        found = self._lookup.find(most)
-        width = self._policy.width(found.match) if found else 0
-        return Draft(found.ids[:width], found.match) if found and width else None
+        started, tokens = time.perf_counter(), self._text.before(token)
+        drafters = [self._lookup] if self._drafter is None else [self._lookup, self._drafter]
+        offers = [offer for each in drafters if (offer := each.offer(tokens)) is not None]
+        chosen = self._policy.choose(offers)
+        if chosen is None:
+            return None
+        offer, width = chosen
+        ids = offer.drafter.draft(tokens, min(width, most))
+        return Draft(ids, offer, time.perf_counter() - started)
+
+    def prefilled(self, tokens: int) -> None:
+        """The model has seen the first `tokens` of the prompt."""
+        if self._drafter is not None:
+            self._drafter.follow(self._text.ids[:tokens])
 
     def went_on(self, ids: Sequence[int]) -> None:
         """The run has these tokens more."""
-        self._tokens += len(ids)
-        self._lookup.extend(ids[len(ids) - (self._tokens - len(self._lookup)) :])
+        self._text.extend(ids)
+        if self._drafter is not None:
+            self._drafter.follow(self._text.ids)
 
     def stepped(self, seconds: float | None) -> None:
         """One token was generated without a draft; how long that took, if it can be told."""
@@ -67,5 +102,5 @@ class Speculation:
         self._verified_rounds += 1
         self._drafted_tokens += len(draft.ids)
         self._accepted_tokens += accepted
-        if draft.match:
-            self._policy.verified(draft.match, len(draft.ids), accepted, seconds)
+        if draft.offer is not None:
+            self._policy.verified(draft.offer, len(draft.ids), accepted, seconds, draft.seconds)

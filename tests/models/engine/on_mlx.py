@@ -37,14 +37,14 @@ def draw(logits: Sequence[float], places: Sequence[tuple[int, int]], **settings:
 
 
 @cache
-def _resident(folder: Path, cache_bytes: int | None) -> Any:
+def _resident(folder: Path, cache_bytes: int | None, drafter: Path | None) -> Any:
     from models.engine.generate import ResidentModel
 
-    return ResidentModel(folder, lambda done, total: None, cache_bytes)
+    return ResidentModel(folder, lambda done, total: None, cache_bytes, drafter=drafter)
 
 
-def resident(folder: Path, cache_bytes: int | None = None) -> Any:
-    return _resident(folder, cache_bytes)
+def resident(folder: Path, cache_bytes: int | None = None, drafter: Path | None = None) -> Any:
+    return _resident(folder, cache_bytes, drafter)
 
 
 def facts(folder: Path) -> dict[str, Any]:
@@ -62,13 +62,14 @@ def generate(
     after: int | None = None,
     reason: Interruption = "cancelled",
     cache_bytes: int | None = None,
+    drafter: Path | None = None,
 ) -> list[JobEvent]:
     """The events of a run, interrupted once there are so many of them.
 
     It is alone in its scope, if it has none: nothing that other tests left is of use to it.
     """
     alone = run if run.scope else replace(run, scope=f"alone {next(_scopes)}")
-    return _events(resident(folder, cache_bytes), alone, after, reason)
+    return _events(resident(folder, cache_bytes, drafter), alone, after, reason)
 
 
 class Oracle:
@@ -92,7 +93,10 @@ class Oracle:
         after = self._answer[self._done + 1 :][:right]
         wrong = [(each + 1) % 256 for each in self._answer[self._done + 1 + right :][:1]]
         ids = (*after, *wrong, *(7 for _ in range(drafted)))[: min(drafted, most)]
-        return Draft(ids, 1) if ids else None
+        return Draft(ids) if ids else None
+
+    def prefilled(self, tokens: int) -> None:
+        pass
 
     def went_on(self, ids: Sequence[int]) -> None:
         self._done += len(ids)
@@ -118,7 +122,7 @@ def drafted(
     folder: Path, run: Run, answer: Sequence[int], rounds: Sequence[tuple[int, int]]
 ) -> list[JobEvent]:
     """The events of a run with such drafts (see `Oracle`), when its answer is known."""
-    return _drafting(folder, run, lambda run: Oracle(answer, rounds))
+    return _drafting(folder, run, lambda state: Oracle(answer, rounds))
 
 
 def _drafting(folder: Path, run: Run, speculation: Any) -> list[JobEvent]:

@@ -1,6 +1,22 @@
 """When drafts are tried, and when they are left alone: by what was measured, and nothing else."""
 
+from models.speculation.drafter import Drafter, Offer
 from models.speculation.policy import Policy, StepCosts
+
+CHANCES = {2: 0.4, 4: 0.6, 8: 0.8, 20: 0.9}
+
+
+def of_match(length: int) -> Offer:
+    return Offer(Drafter(), f"match of {length}", CHANCES[length], 15)
+
+
+def of_model(most: int = 15, **passes: int) -> Offer:
+    return Offer(Drafter(), "model", 0.7, most, **passes)
+
+
+def width_of(policy: Policy, *offers: Offer) -> int:
+    chosen = policy.choose(offers)
+    return 0 if chosen is None else chosen[1]
 
 
 def warmed(costs: StepCosts | None = None, serial: float = 1.0) -> Policy:
@@ -12,8 +28,8 @@ def warmed(costs: StepCosts | None = None, serial: float = 1.0) -> Policy:
 
 def rounds(policy: Policy, count: int, share: float, seconds: float, match: int = 8) -> None:
     for _ in range(count):
-        if width := policy.width(match):
-            policy.verified(match, width, round(share * width), seconds)
+        if width := width_of(policy, of_match(match)):
+            policy.verified(of_match(match), width, round(share * width), seconds)
 
 
 def test_it_begins_with_two_steps_whatever_may_be_drafted() -> None:
@@ -25,23 +41,23 @@ def test_it_begins_with_two_steps_whatever_may_be_drafted() -> None:
 
 
 def test_the_longer_the_match_the_more_is_drafted() -> None:
-    widths = [warmed().width(match) for match in (2, 4, 8, 20)]
+    widths = [width_of(warmed(), of_match(match)) for match in (2, 4, 8, 20)]
     assert widths == sorted(widths)
     assert widths[0] < widths[-1] == 15
 
 
 def test_drafts_that_are_right_are_followed_by_more() -> None:
     policy = warmed()
-    first = policy.width(4)
+    first = width_of(policy, of_match(4))
     rounds(policy, 10, 1.0, 1.2, match=4)
-    assert policy.width(4) > first
+    assert width_of(policy, of_match(4)) > first
 
 
 def test_drafts_that_are_wrong_are_followed_by_fewer() -> None:
     policy = warmed()
-    first = policy.width(8)
+    first = width_of(policy, of_match(8))
     rounds(policy, 4, 0.0, 1.2)
-    assert policy.width(8) < first
+    assert width_of(policy, of_match(8)) < first
 
 
 def test_passes_that_cost_what_their_rows_cost_are_not_made() -> None:
@@ -49,9 +65,9 @@ def test_passes_that_cost_what_their_rows_cost_are_not_made() -> None:
     costs = StepCosts()
     policy = warmed(costs)
     for _ in range(40):
-        if width := policy.width(20):
-            policy.verified(20, width, width, 1.0 + width)
-    assert warmed(costs).width(20) == 0
+        if width := width_of(policy, of_match(20)):
+            policy.verified(of_match(20), width, width, 1.0 + width)
+    assert width_of(warmed(costs), of_match(20)) == 0
 
 
 def test_the_first_pass_of_a_width_says_nothing_of_its_cost() -> None:
@@ -67,14 +83,14 @@ def test_what_a_pass_costs_is_known_to_the_next_run_on_slower_days_too() -> None
     costs = StepCosts()
     rounds(warmed(costs), 20, 0.5, 4.0)
     slow, fast = warmed(costs, serial=10.0), warmed(costs)
-    assert slow.width(8) == fast.width(8)
+    assert width_of(slow, of_match(8)) == width_of(fast, of_match(8))
 
 
 def test_few_right_drafts_are_given_up_when_steps_are_faster() -> None:
     policy = warmed()
     for _ in range(10):  # two of warm-up, eight measured
         assert policy.drafts
-        policy.verified(8, 5, 0, 1.5)
+        policy.verified(of_match(8), 5, 0, 1.5)
     for _ in range(3):
         assert not policy.drafts
         policy.stepped(1.0)
@@ -88,7 +104,7 @@ def test_few_right_drafts_are_given_up_when_steps_are_faster() -> None:
 def test_few_right_drafts_are_kept_when_steps_are_slower() -> None:
     policy = warmed()
     for _ in range(10):
-        policy.verified(8, 5, 2, 1.5)
+        policy.verified(of_match(8), 5, 2, 1.5)
     for _ in range(3):
         policy.stepped(1.0)
     assert policy.drafts
@@ -99,7 +115,7 @@ def test_what_was_given_up_twice_rests_for_longer() -> None:
     policy, rests = warmed(), list[int]()
     for _ in range(7):
         for _ in range(10):
-            policy.verified(8, 5, 0, 1.5)
+            policy.verified(of_match(8), 5, 0, 1.5)
         rest = 0
         while not policy.drafts:
             policy.stepped(1.0)
@@ -113,3 +129,63 @@ def test_a_step_that_cannot_be_told_apart_is_not_measured() -> None:
     policy.stepped(None)
     policy.stepped(None)
     assert not policy.drafts
+
+
+def test_what_gains_most_is_chosen_whoever_offers_it() -> None:
+    policy, model = warmed(), of_model(passes=1)
+    assert policy.choose([of_match(20), model])[0].kind == "match of 20"
+    assert policy.choose([of_match(2), model])[0].kind == "model"
+    assert policy.choose([]) is None
+
+
+def test_no_more_is_drafted_than_offered() -> None:
+    assert width_of(warmed(), of_model(most=4)) == 3
+
+
+def test_drafts_that_cost_as_much_as_steps_are_not_made() -> None:
+    costs, offer = StepCosts(), of_model(passes_each=1)
+    policy = warmed(costs)
+    for _ in range(30):
+        if width := width_of(policy, offer):
+            policy.verified(offer, width, width, 1.0, drafting=1.0 * width)
+    assert costs.drafting > 0.5
+    assert width_of(warmed(costs), offer) == 0
+    assert width_of(warmed(costs), of_match(20)) > 0
+
+
+def test_the_cheaper_each_draft_the_more_are_made() -> None:
+    widths: list[int] = []
+    for cost in (0.02, 0.2, 0.4):
+        costs = StepCosts()
+        for _ in range(30):
+            costs.drafted(cost)
+        widths.append(width_of(warmed(costs), of_model(passes_each=1)))
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > widths[-1]
+
+
+def test_the_time_that_drafting_takes_is_part_of_the_round() -> None:
+    policy, offer = warmed(), of_model(passes=1)
+    for _ in range(10):
+        policy.verified(offer, 5, 1, 1.1, drafting=1.2)
+    assert not policy.drafts  # what costs 2.3 steps brought two tokens: three steps decide
+
+
+def test_few_right_drafts_are_not_doubted_where_they_clearly_pay() -> None:
+    policy, offer = warmed(), of_model(passes=1)
+    for _ in range(50):
+        policy.verified(offer, 7, 1, 1.2, drafting=0.2)
+        assert policy.drafts
+
+
+def test_what_did_not_pay_is_tried_again_after_a_while() -> None:
+    policy, offer = warmed(), of_match(8)
+    while width := width_of(policy, offer):
+        policy.verified(offer, width, 0, 1.2)
+        if not policy.drafts:
+            policy.stepped(1.0)
+    steps = 0
+    while not width_of(policy, offer):
+        policy.stepped(1.0)
+        steps += 1
+    assert 10 < steps < 500

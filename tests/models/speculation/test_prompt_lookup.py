@@ -1,10 +1,20 @@
 """Drafts from the text itself."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.speculation.prompt_lookup import Found, PromptLookup
+from models.speculation.prompt_lookup import PromptLookup
+from models.speculation.text import Text
+
+Found = tuple[tuple[int, ...], str]
+
+
+def found(text: Text, most: int) -> Found | None:
+    lookup = PromptLookup()
+    offer = lookup.offer(text.ids)
+    return None if offer is None else (lookup.draft(text.ids, most), offer.kind)
 
 
 def plain(ids: list[int], most: int) -> Found | None:
@@ -19,38 +29,50 @@ def plain(ids: list[int], most: int) -> Found | None:
     if place < 0:
         return None
     follows = ids[place:]
-    return Found(tuple(follows[each % len(follows)] for each in range(most)), best)
+    kind = max(least for least in (2, 3, 6, 16) if best >= least)
+    return tuple(follows[each % len(follows)] for each in range(most)), f"match of {kind}"
 
 
 @pytest.mark.parametrize(
-    ("ids", "found"),
+    ("ids", "expected"),
     [
         ([], None),
         ([1], None),
         ([1, 1], None),
         ([1, 2, 3, 4], None),
         ([1, 2, 3, 2], None),  # a single token says too little
-        ([1, 2, 3, 1, 2], Found((3, 1, 2), 2)),
-        ([1, 2, 3, 1, 2, 4, 1, 2], Found((4, 1, 2), 2)),  # the latest of equals
-        ([5, 1, 2, 3, 9, 1, 2, 4, 5, 1, 2], Found((3, 9, 1), 3)),  # the longest of all
-        ([7, 8, 7, 8, 7, 8], Found((7, 8, 7), 4)),  # repeats itself
-        ([3, 3, 3], Found((3, 3, 3), 2)),
+        ([1, 2, 3, 1, 2], ((3, 1, 2), "match of 2")),
+        ([1, 2, 3, 1, 2, 4, 1, 2], ((4, 1, 2), "match of 2")),  # the latest of equals
+        ([5, 1, 2, 3, 9, 1, 2, 4, 5, 1, 2], ((3, 9, 1), "match of 3")),  # the longest of all
+        ([7, 8, 7, 8, 7, 8], ((7, 8, 7), "match of 3")),  # repeats itself
+        ([3, 3, 3], ((3, 3, 3), "match of 2")),
     ],
 )
-def test_what_followed_the_longest_match_is_found(ids: list[int], found: Found | None) -> None:
-    assert PromptLookup(ids).find(3) == found
+def test_what_followed_the_longest_match_is_found(ids: list[int], expected: Found | None) -> None:
+    assert found(Text(ids), 3) == expected
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 60), st.integers(1, 20))
 def test_it_makes_no_difference_how_the_tokens_came(ids: list[int], cut: int, most: int) -> None:
-    lookup = PromptLookup(ids[:cut])
+    text = Text(ids[:cut])
     for token in ids[cut:]:
-        lookup.extend([token])
-    assert len(lookup) == len(ids)
-    assert lookup.find(most) == plain(ids, most)
+        assert text.before(token).tolist() == [*text.ids, token]
+        text.extend([token])
+    assert text.ids.tolist() == ids
+    assert found(text, most) == plain(ids, most)
 
 
-def test_a_match_counts_for_32_tokens_at_most() -> None:
+def test_what_was_seen_of_a_text_stays_as_it_was() -> None:
+    text = Text(range(3))
+    views = [text.ids]
+    for token in range(3, 600):
+        text.before(9999)
+        text.extend([token])
+        views.append(text.ids)
+    assert all(np.array_equal(view, np.arange(len(view))) for view in views)
+
+
+def test_the_longest_match_that_counts_has_32_tokens() -> None:
     ids = [*range(100), *range(100)]
-    assert PromptLookup(ids[:150]).find(2) == Found((50, 51), 32)
+    assert found(Text(ids[:150]), 2) == ((50, 51), "match of 16")

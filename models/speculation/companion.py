@@ -1,0 +1,152 @@
+"""Drafts of a companion: DFlash's, from the hidden states of the model that it was trained for."""
+
+# pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false
+# pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false, reportCallIssue=false
+# since mlx-lm has no types, and those of mlx do not know trees.
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import orjson
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import KVCache
+
+from models.speculation.companion_config import CompanionConfig
+from models.speculation.dflash import DFlash
+from models.speculation.drafter import Drafter, Ids, Offer
+from models.speculation.hidden_states import HiddenStates, body_of
+
+_CHANCE = 0.6  # of a draft being right, so long as nothing was measured
+_PENDING_TOKENS = 64  # whose states are made keys and values of before a draft asks for them
+
+
+class Companion(Drafter):
+    """Its context follows the tokens that the target has seen; the block's own keys and values are
+    never kept. What the target has from an earlier run than the last is missing: then the context
+    begins after it, at the right positions.
+    """
+
+    def __init__(
+        self,
+        config: CompanionConfig,
+        network: DFlash,
+        draft_ids: mx.array | None,
+        target: nn.Module,
+    ) -> None:
+        """With `draft_ids` [n], only these tokens are drafted, by the head's rows for them: the
+        most frequent ones make drafting cheap (FR-Spec, Zhao et al., 2025, arXiv 2502.14856)."""
+        self._config, self._network, self._draft_ids = config, network, draft_ids
+        self._embed = body_of(target).embed_tokens
+        self._head = _head_of(target, draft_ids)
+        self._states = HiddenStates(target, config.target_layers)
+        self._window = 0 if 0 in config.windows else max(config.windows)
+        self._scope = ""
+        self._tokens: Ids = np.zeros(0, np.uint32)  # that the target has seen
+        self._restart(0)
+
+    @classmethod
+    def load(cls, folder: Path, target: nn.Module) -> "Companion":
+        """From config.json and the *.safetensors in `folder`, in the dtype of the target's
+        activations. Raises ValueError where names or shapes are others."""
+        config = CompanionConfig.of(orjson.loads((folder / "config.json").read_bytes()))
+        weights: dict[str, mx.array] = {}
+        for file in sorted(folder.glob("*.safetensors")):
+            weights.update(mx.load(str(file)))
+        draft_ids = weights.pop("draft_ids", None)
+        network = DFlash(config)
+        network.load_weights(list(weights.items()))
+        network.set_dtype(body_of(target).embed_tokens(mx.array([[0]])).dtype)
+        mx.eval(network.parameters())
+        return cls(config, network, draft_ids, target)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.nbytes for _, each in tree_flatten(self._network.parameters()))
+
+    def begin(self, scope: str, tokens: Ids) -> None:
+        self._take()
+        self._states.take()
+        count = len(tokens)
+        follows = scope == self._scope and self._first <= count <= self._end
+        if follows and np.array_equal(self._tokens[:count], tokens):
+            for cache in self._caches:
+                cache.trim(self._end - count)
+            self._end = count
+        else:
+            self._restart(count)
+        self._scope, self._tokens = scope, tokens
+
+    def follow(self, tokens: Ids) -> None:
+        self._tokens = tokens
+        self._states.keep(len(tokens) - self._end)
+        if self._states.tokens >= _PENDING_TOKENS:
+            self._take()
+            mx.async_eval([each.state for each in self._caches])
+
+    def offer(self, tokens: Ids) -> Offer | None:
+        return Offer(self, "companion", _CHANCE, self._config.block - 1, passes=1)
+
+    def draft(self, tokens: Ids, width: int) -> tuple[int, ...]:
+        self._take()
+        assert self._end == len(tokens) - 1
+        known, block = int(tokens[-1]), self._config.block
+        ids = mx.array([[known] + [self._config.mask_id] * (block - 1)])
+        embedded = self._embed(ids) * self._config.embedding_scale
+        hidden = self._network(embedded, self._end, self._caches)[0, 1 : 1 + width]
+        logits, selects = self._head(hidden), self._config.selector is not None
+        if not selects:
+            best = mx.argmax(logits, axis=-1)
+            drafts = best if self._draft_ids is None else self._draft_ids[best]
+        else:
+            drafts = self._network.candidate_selector(
+                hidden, self._scaled(logits), self._draft_ids, known
+            )
+        return tuple(drafts.tolist())
+
+    def _scaled(self, logits: mx.array) -> mx.array:
+        """As the target has them, which decides what they are worth beside the selector's."""
+        logits, cap = logits * self._config.output_multiplier, self._config.softcap
+        return mx.tanh(logits / cap) * cap if cap else logits
+
+    def _restart(self, position: int) -> None:
+        self._caches = [KVCache() for _ in self._config.windows]
+        self._first = self._end = position  # of the context, which ends before the latter
+
+    def _take(self) -> None:
+        """What the target has seen belongs to the context."""
+        states = self._states.take()
+        if states is None:
+            return
+        # One token is none of the window's: the one that looks.
+        if (needless := states.shape[1] - self._window + 1) > 0 and self._window:
+            states = states[:, needless:]
+            self._restart(self._end + needless)
+        self._network.extend(states, self._end, self._caches)
+        self._end += states.shape[1]
+        if self._window and self._end - self._first > 2 * self._window:
+            self._first = self._end - self._window + 1
+            for cache in self._caches:
+                kept = slice(cache.offset - self._window + 1, cache.offset)
+                cache.keys, cache.values = cache.keys[..., kept, :], cache.values[..., kept, :]
+                cache.offset = self._window - 1
+
+
+def _head_of(model: Any, ids: mx.array | None) -> Callable[[mx.array], mx.array]:
+    """From hidden states [tokens, hidden] to the logits of the vocabulary, or of these tokens."""
+    text = getattr(model, "language_model", model)
+    head = getattr(text, "lm_head", None)
+    module = text.model.embed_tokens if head is None else head
+    if ids is None:
+        return module.as_linear if head is None else module
+    rows = module.weight[ids]
+    if "scales" in module:
+        biases = module.biases[ids] if "biases" in module else None
+        rows = mx.dequantize(
+            rows, module.scales[ids], biases, module.group_size, module.bits, module.mode
+        )
+    mx.eval(rows)
+    return lambda hidden: hidden @ rows.T

@@ -1,0 +1,47 @@
+"""What proposes the tokens that may come next: the text itself, or weights made for it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Ids = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Up to `most` drafts that `drafter` could make now, and what they would cost it.
+
+    Those of one `kind` are alike. Each is right with `chance` if those before it are, so long as
+    nothing was measured. They take `passes` through the drafter's weights, however many they are,
+    and `passes_each` for each of them.
+    """
+
+    drafter: "Drafter"
+    kind: str
+    chance: float
+    most: int
+    passes: int = 0
+    passes_each: int = 0
+
+
+class Drafter:
+    """Drafts for one run after the other.
+
+    `tokens` are those of the run so far, prompt and answer, uint32 [tokens]: a view, never changed.
+    """
+
+    def begin(self, scope: str, tokens: Ids) -> None:
+        """A run begins; the model has the state after these tokens from an earlier run. What is
+        known of runs of another `scope` is of no use to it."""
+
+    def follow(self, tokens: Ids) -> None:
+        """The model has seen these, and nothing that comes after them counts."""
+
+    def offer(self, tokens: Ids) -> Offer | None:
+        """What could be drafted after these, the last of which the model has not seen."""
+        raise NotImplementedError
+
+    def draft(self, tokens: Ids, width: int) -> tuple[int, ...]:
+        """The drafts of the offer that was just made, `width` of them."""
+        raise NotImplementedError
