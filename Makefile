@@ -1,7 +1,9 @@
 # `make serve` and `make test` do all they need: system packages, environment, model, then their job.
 # `make faults` is the long form of tests/faults, of which `make test` runs a part.
-# Variables: PYTHON (3.11 or newer), EXTRA (cpu or cuda13 on Linux; nothing on macOS, which has Metal).
+# Variables: PYTHON (3.11 or newer), EXTRA (cpu or cuda13 on Linux; nothing on macOS, which has Metal), MODEL (what
+# `make serve` fetches and serves).
 
+MODEL ?= smollm2-135m-instruct
 EXTRA ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 BIN := .venv/bin
 # Whole files, since many share a service or a model; the long ones come first.
@@ -12,8 +14,8 @@ LOCK := $(if $(CI),--constraint constraints.txt)
 .PHONY: serve test faults check format
 
 serve: .venv/serve-installed
-	$(BIN)/mererun models pull smollm2-135m-instruct
-	exec $(BIN)/mererun serve
+	$(BIN)/mererun models pull $(MODEL)
+	MERERUN_MODEL=$${MERERUN_MODEL:-$(MODEL)} exec $(BIN)/mererun serve
 
 test: .venv/dev-installed
 	$(BIN)/python -m pytest $(IN_PARALLEL)
