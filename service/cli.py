@@ -153,9 +153,11 @@ def _announce(url: str, checkpoint: Checkpoint, *, with_key: bool) -> None:
         '"messages": [{"role": "user", "content": "What is the capital of France?"}]}'
     )
     headers = "-H 'content-type: application/json'" + with_key * " -H 'x-api-key: YOUR KEY'"
+    connect_with = f"--url {url}" + with_key * " --key-file FILE"
     click.echo(
         f"mererun is ready: {checkpoint.display_name} at {url}\n\n"
-        f"curl {url}/v1/messages {headers} \\\n  -d '{body}'\n"
+        f"curl {url}/v1/messages {headers} \\\n  -d '{body}'\n\n"
+        f"For Claude Code, in a project: mererun connect claude-code {connect_with} --apply\n"
     )
 
 
