@@ -1,29 +1,23 @@
 """`mererun connect`: have a client's sessions in a folder answered by a service."""
 
-import shlex
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 
 from service.commands.one_line import OneLineErrors, Refusal
 from service.commands.options import json_option
 from service.commands.user_path import UserPath
-from service.connect.changes import Changed, differences
-from service.connect.claude_code import is_small, output_tokens, settings_for
-from service.connect.client import installed_client
-from service.connect.connection import SETTINGS, UNDO, Connection
+from service.connect.connection import Connection
 from service.connect.own_key import OwnKey, OwnKeyError
-from service.connect.running_service import NotConnected, RunningService, ask, base_url
+from service.connect.report import connecting, undoing
+from service.connect.running_service import base_url
 from service.connect.settings_file import SettingsFileError
-from service.connect.surroundings import Surroundings, ignored_by_git
 from service.settings import Settings
 
 _DEFAULT_URL = f"http://{Settings().host}:{Settings().port}"
-_EFFORT = "env.CLAUDE_CODE_EFFORT_LEVEL"
 
 
 @click.group(cls=OneLineErrors)
@@ -73,107 +67,26 @@ def claude_code(
     try:
         connection = Connection.of(folder)
         if undoes:
-            facts, changed = _undoing(connection)
+            facts, changed = undoing(connection)
         else:
             key = OwnKey.read(key_file) if key_file else None
-            facts, changed = _connecting(folder, connection, url, model, key)
+            facts, changed = connecting(folder, connection, url, model, key)
         if applies and changed is not None:
             connection.put(changed)
     except (SettingsFileError, OwnKeyError) as error:
-        raise Refusal(str(error)) from error
+        raise Refusal(_printable(str(error))) from error
     facts["applied"] = applies and changed is not None
     if as_json:
-        click.echo(orjson.dumps(facts, option=orjson.OPT_INDENT_2))
+        click.echo(json.dumps(facts, indent=2))
     else:
-        click.echo("\n".join(_page(facts)))
+        click.echo("\n".join(map(_printable, _page(facts))))
     if changed is None:
-        raise Refusal(facts["service"]["error"])
+        raise Refusal(_printable(facts["service"]["error"]))
 
 
-def _undoing(connection: Connection) -> tuple[dict[str, Any], Changed]:
-    changed = connection.without
-    return _changes(connection, changed, {}), changed
-
-
-def _connecting(
-    folder: Path, connection: Connection, url: str, model: str | None, key: OwnKey | None
-) -> tuple[dict[str, Any], Changed | None]:
-    """What is there, and what is to be changed: None where no service answers."""
-    surroundings, client = Surroundings.of(folder), installed_client()
-    local = connection.without.settings
-    facts: dict[str, Any] = {"client": client and asdict(client)}
-    try:
-        service = ask(url, model, key and key.key)
-    except NotConnected as error:
-        facts["service"] = {"url": url, "error": str(error)}
-        facts["conflicts"] = [asdict(each) for each in surroundings.conflicts({}, local)]
-        return facts, None
-    mode = surroundings.value("permissions.defaultMode", local)
-    wanted = settings_for(service, key, mode)
-    changed = connection.with_settings(wanted)
-    effort = None if _EFFORT in wanted else surroundings.value(_EFFORT, local) or "high"
-    return {
-        **facts,
-        "service": asdict(service),
-        "output_tokens": output_tokens(service),
-        "effort": effort,
-        "tool_search": _tool_search(surroundings, local),
-        **_changes(connection, changed, wanted),
-        "conflicts": [asdict(each) for each in surroundings.conflicts(wanted, local)],
-        "notes": list(_notes(folder, service, key, effort)),
-        "start": _start(folder, url, key, first=not surroundings.was_set_up),
-    }, changed
-
-
-def _changes(connection: Connection, changed: Changed, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    keys = sorted({*connection.undo.written, *wanted})
-    different = differences(connection.file.value, changed.settings, wanted, keys)
-    return {
-        "settings": str(connection.file.path),
-        "changes": [asdict(each) for each in different],
-        "kept": changed.kept,
-    }
-
-
-def _tool_search(surroundings: Surroundings, local: Mapping[str, Any]) -> str:
-    if surroundings.value("env.CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS", local):
-        return "off, by CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS"
-    asked = surroundings.value("env.ENABLE_TOOL_SEARCH", local)
-    return f"ENABLE_TOOL_SEARCH is {asked}" if asked else "as Claude Code decides"
-
-
-def _notes(
-    folder: Path, service: RunningService, key: OwnKey | None, effort: str | None
-) -> Iterator[str]:
-    if service.without_tools is not None:
-        yield (
-            f"{service.model} cannot use tools, and Claude Code always offers some: its requests "
-            f"will be refused ({service.without_tools}); serve another model"
-        )
-    elif is_small(service):
-        yield (
-            "the context has hardly room for Claude Code's own prompt and tools: `claude --bare "
-            f"--settings {SETTINGS}` has less of both, or serve a model with a longer context"
-        )
-    if effort not in (None, "auto", *service.efforts):
-        yield (
-            f"CLAUDE_CODE_EFFORT_LEVEL is {effort}, and {service.model} knows "
-            f"{', '.join(service.efforts)}: its requests will be refused"
-        )
-    if key and key.others_can_read:
-        yield f"others on this machine can read {key.path}: `chmod 600` keeps them from it"
-    if exposed := [str(each) for each in (SETTINGS, UNDO) if not ignored_by_git(folder, each)]:
-        yield f"git does not ignore {' and '.join(exposed)}, which are of this machine only"
-
-
-def _start(folder: Path, url: str, key: OwnKey | None, *, first: bool) -> str:
-    """A client that was never set up looks for its makers' service before it reads settings of a
-    project; variables it has from the start."""
-    start = f"cd {shlex.quote(str(folder))} && "
-    if first:
-        token = f'"$({key.command})"' if key else "mererun"
-        start += f"ANTHROPIC_BASE_URL={shlex.quote(url)} ANTHROPIC_AUTH_TOKEN={token} "
-    return start + "claude"
+def _printable(line: str) -> str:
+    """Without what terminals obey: projects, services and file names may say anything."""
+    return "".join(each if each.isprintable() else "?" for each in line)
 
 
 def _page(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -218,7 +131,7 @@ def _state(facts: Mapping[str, Any]) -> Iterator[str]:
 def _what_changes(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"Settings      {facts['settings']}"
     for change in facts["changes"]:
-        value = "" if change["value"] is None else f" = {orjson.dumps(change['value']).decode()}"
+        value = "" if change["value"] is None else f" = {json.dumps(change['value'])}"
         yield f"  {change['does']:<9} {change['key']}{value}"
     for key in facts["kept"]:
         yield f"  kept      {key}, which was changed since"

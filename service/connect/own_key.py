@@ -22,6 +22,8 @@ class OwnKey:
     def read(cls, path: Path) -> "OwnKey":
         """Raises OwnKeyError for a file that holds anything else than one key."""
         path = path.resolve()
+        if not str(path).isprintable():
+            raise OwnKeyError(f"the name of the key file {str(path)!a} has strange characters")
         try:
             words = path.read_text("ascii").split()
             others = stat.S_IRWXG | stat.S_IRWXO

@@ -322,6 +322,22 @@ def test_what_gets_in_the_way_is_named_and_its_value_is_not(
         assert said in told
 
 
+def test_what_is_told_is_no_command_to_a_terminal(
+    project: Path, answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENABLE_TOOL_SEARCH", "\x1b[2J")
+    strange = project / "odd\udcff\n"
+    strange.mkdir()
+    url = answering(AS_MERERUN, no_tools=b'{"error": {"message": "\\u001b[2J\\n"}}')
+    told = connect(strange, "--url", url).stdout
+    assert "\x1b" not in told
+    assert "odd??" in told
+    assert "(?[2J?)" in told
+    assert applied(strange, "--url", url)["settings"] == str(local(strange))
+    refusal = b'{"error": {"message": "no\\u001b\\nno"}}'
+    assert "no??no" in refused(connect(project, "--url", answering(refusal, status=403)))
+
+
 def test_a_client_that_was_never_set_up_is_started_with_variables(
     service: Running, project: Path, home: Path
 ) -> None:
