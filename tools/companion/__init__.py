@@ -1,0 +1,1 @@
+"""What `tools/train-companion` is made of; it needs torch."""
