@@ -149,7 +149,7 @@ class Checkpoint:
         jinja = self.path / "chat_template.jinja"
         if jinja.is_file():
             return jinja.read_text(encoding="utf-8")
-        template = _read_json(self.path / "tokenizer_config.json").get("chat_template")
+        template = read_json(self.path / "tokenizer_config.json").get("chat_template")
         if isinstance(template, list):  # several named templates: the chat one is called default
             named = cast(list[dict[str, str]], template)
             template = {each["name"]: each["template"] for each in named}.get("default")
@@ -162,7 +162,7 @@ class Checkpoint:
 
     def named_tokens(self) -> dict[str, str]:
         """`bos_token` and whatever else its chat template refers to by such a name."""
-        config = _read_json(self.path / "tokenizer_config.json", optional=True)
+        config = read_json(self.path / "tokenizer_config.json", optional=True)
         tokens: dict[str, str] = {}
         for name, value in config.items():
             text = cast(dict[str, Any], value).get("content") if isinstance(value, dict) else value
@@ -234,10 +234,10 @@ def inspect(path: Path, *, id: str | None = None) -> Checkpoint:
     except UnicodeEncodeError:  # tokenizers and MLX take paths as UTF-8
         raise CheckpointError(f"the name of {path!r} is not UTF-8: rename the folder") from None
     id = id or Path(os.path.abspath(path)).name
-    config = _read_json(path / "config.json")
+    config = read_json(path / "config.json")
     text_config = cast(dict[str, Any], config.get("text_config", config))  # vision models nest it
-    generation = _read_json(path / "generation_config.json", optional=True)
-    receipt = _read_json(path / "receipt.json", optional=True)
+    generation = read_json(path / "generation_config.json", optional=True)
+    receipt = read_json(path / "receipt.json", optional=True)
     return Checkpoint(
         id=id,
         path=path,
@@ -250,11 +250,13 @@ def inspect(path: Path, *, id: str | None = None) -> Checkpoint:
         architecture=str(config.get("model_type", "unknown")),
         source=str(receipt.get("source", "local folder")),
         weights_sha256=receipt.get("sha256"),
-        size_bytes=sum(file.stat().st_size for file in _weight_files(path)),
+        size_bytes=sum(file.stat().st_size for file in weight_files(path)),
     )
 
 
-def _read_json(file: Path, *, optional: bool = False) -> dict[str, Any]:
+def read_json(file: Path, *, optional: bool = False) -> dict[str, Any]:
+    """The object in a file of a model folder; nothing, if it is `optional` and not there. Raises
+    CheckpointError."""
     try:
         content = orjson.loads(file.read_bytes())
     except FileNotFoundError:
@@ -292,11 +294,11 @@ def _stop_ids(path: Path, config: dict[str, Any], generation: dict[str, Any]) ->
     for source in (generation, config):
         value: int | list[int] | None = source.get("eos_token_id")
         ids.update(value if isinstance(value, list) else () if value is None else (value,))
-    end: str | dict[str, Any] | None = _read_json(
-        path / "tokenizer_config.json", optional=True
-    ).get("eos_token")
+    end: str | dict[str, Any] | None = read_json(path / "tokenizer_config.json", optional=True).get(
+        "eos_token"
+    )
     name = end.get("content") if isinstance(end, dict) else end
-    added = _read_json(path / "tokenizer.json").get("added_tokens", ())
+    added = read_json(path / "tokenizer.json").get("added_tokens", ())
     ids.update(token["id"] for token in added if token["content"] == name)
     if not ids:
         raise CheckpointError(
@@ -315,7 +317,8 @@ def _sampling(generation: dict[str, Any]) -> Sampling:
     )
 
 
-def _weight_files(path: Path) -> list[Path]:
+def weight_files(path: Path) -> list[Path]:
+    """All files of weights, each complete. Raises CheckpointError."""
     files = sorted(path.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{path} has no *.safetensors weights: pull or copy it again")
@@ -337,7 +340,7 @@ def _weight_files(path: Path) -> list[Path]:
 
 
 def _expected_files(path: Path, present: set[str]) -> set[str]:
-    index = _read_json(path / "model.safetensors.index.json", optional=True)
+    index = read_json(path / "model.safetensors.index.json", optional=True)
     if index:
         return set(cast(dict[str, str], index.get("weight_map", {})).values())
     return set(_all_parts(present))

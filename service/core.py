@@ -8,6 +8,7 @@ from models.catalog import Checkpoint
 from models.engine.host import EngineHost
 from models.engine.protocol import Load
 from models.families.family import Family
+from models.speculation.source import drafter_of
 from service.answers import Answers
 from service.cache_diagnosis import CacheDiagnosis
 from service.documents.documents import Documents
@@ -61,7 +62,7 @@ class Core:
         db: Database,
         engine_command: Sequence[str],
     ) -> Self:
-        """All of it, and nothing of it running yet. Raises StorageError."""
+        """All of it, and nothing of it running yet. Raises StorageError and CheckpointError."""
         jobs, batches, owner = Jobs(db), Batches(db), this_process()
         context_tokens = min(settings.context_tokens or 1 << 62, checkpoint.context_tokens)
         max_output_tokens = min(settings.max_output_tokens or context_tokens, context_tokens)
@@ -88,6 +89,7 @@ class Core:
             max_output_tokens=max_output_tokens,
         )
         diagnosis = CacheDiagnosis(jobs, settings.data_dir, checkpoint)
+        drafter = drafter_of(checkpoint, settings.draft_model, settings.models_dir)
         engine = EngineHost(
             Load(
                 str(checkpoint.path),
@@ -96,6 +98,7 @@ class Core:
                 cache_disk_bytes=settings.cache_disk_bytes,
                 weights=checkpoint.weights_sha256,
                 speculates=settings.speculation,
+                drafter=None if drafter is None else str(drafter),
             ),
             stall_seconds=settings.engine_stall_seconds,
             command=engine_command,

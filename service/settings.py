@@ -33,6 +33,7 @@ class Settings:
     record_content: bool = True
     grammar: bool = True
     speculation: bool = True
+    draft_model: str | None = None  # by default the companion that is shipped for the model, if any
     ignore_unsupported_hints: bool = False
     cache_memory_gib: float | None = None  # by default, a share of the machine's memory
     cache_disk_gib: float = 0.0  # none

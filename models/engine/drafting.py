@@ -26,7 +26,10 @@ def load_drafter(
     loader raises."""
     config = json.loads((folder / "config.json").read_text())
     if CompanionConfig.is_one(config):
-        companion = Companion.load(folder, target)
+        try:
+            companion = Companion.load(folder, target)
+        except ValueError as error:
+            raise ValueError(f"the companion {folder.name} cannot be used: {error}") from error
         return companion, _facts("DFlash companion", folder, companion.size_bytes)
     loaded = load(folder, lambda done, total: alive())
     if not can_roll_back(make_prompt_cache(loaded.model)):

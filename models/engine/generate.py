@@ -36,6 +36,7 @@ from models.prefix_cache.disk import DiskTier
 from models.prefix_cache.disk_identity import identity_of
 from models.prefix_cache.layers import can_be_cut, layout
 from models.prefix_cache.prompt_cache import PromptCache, RunState
+from models.speculation.drafter import Drafter
 from models.speculation.policy import StepCosts
 from models.speculation.rollback import can_roll_back
 from models.speculation.speculation import Speculation
@@ -78,15 +79,16 @@ class ResidentModel:
         self._cache = PromptCache(lambda: make_prompt_cache(self._model), cache_bytes)
         self._unsettled: tuple[RunState, bool] | None = None
         self.speculation: Callable[[RunState], Speculation] | None = None
-        self.drafter: dict[str, Any] | None = None  # its facts
+        self.drafter: Drafter | None = None  # that has weights
+        self.drafter_facts: dict[str, Any] | None = None
         if speculates and can_roll_back(make_prompt_cache(self._model)):
-            costs, drafts = StepCosts(), None
+            costs = StepCosts()
             if drafter is not None:
-                drafts, self.drafter = load_drafter(
+                self.drafter, self.drafter_facts = load_drafter(
                     drafter, self._model, self.chunk_tokens, lambda: progress(size, size)
                 )
             self.speculation = lambda state: Speculation(
-                state.run.prompt, costs, drafts, scope=state.run.scope, seen=len(state.ids)
+                state.run.prompt, costs, self.drafter, scope=state.run.scope, seen=len(state.ids)
             )
 
     @property

@@ -124,7 +124,7 @@ def main() -> None:
         "weights_bytes": model.size_bytes,
         "prefill_chunk_tokens": model.chunk_tokens,
         "speculates": model.speculation is not None,
-        "drafter": model.drafter,
+        "drafter": model.drafter_facts,
         "blas": in_use if model.device == "cpu" else None,
         "mlx": version("mlx"),
         "kernels": model.kernels,

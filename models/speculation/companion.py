@@ -4,9 +4,7 @@
 # pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false, reportCallIssue=false
 # since mlx-lm has no types, and those of mlx do not know trees.
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,7 +16,8 @@ from mlx_lm.models.cache import KVCache
 from models.speculation.companion_config import CompanionConfig
 from models.speculation.dflash import DFlash
 from models.speculation.drafter import Drafter, Ids, Offer
-from models.speculation.hidden_states import HiddenStates, body_of
+from models.speculation.hidden_states import HiddenStates
+from models.speculation.target import body_of, head_of, rows_of
 
 _CHANCE = 0.6  # of a draft being right, so long as nothing was measured
 _PENDING_TOKENS = 64  # whose states are made keys and values of before a draft asks for them
@@ -41,7 +40,7 @@ class Companion(Drafter):
         most frequent ones make drafting cheap (FR-Spec, Zhao et al., 2025, arXiv 2502.14856)."""
         self._config, self._network, self._draft_ids = config, network, draft_ids
         self._embed = body_of(target).embed_tokens
-        self._head = _head_of(target, draft_ids)
+        self._head = head_of(target, draft_ids)
         self._states = HiddenStates(target, config.target_layers)
         self._window = 0 if 0 in config.windows else max(config.windows)
         self._scope = ""
@@ -57,6 +56,8 @@ class Companion(Drafter):
         for file in sorted(folder.glob("*.safetensors")):
             weights.update(mx.load(str(file)))
         draft_ids = weights.pop("draft_ids", None)
+        if draft_ids is not None and mx.any(draft_ids >= rows_of(target)).item():
+            raise ValueError(f"it drafts tokens beyond the {rows_of(target)} of this model")
         network = DFlash(config)
         network.load_weights(list(weights.items()))
         network.set_dtype(body_of(target).embed_tokens(mx.array([[0]])).dtype)
@@ -133,20 +134,3 @@ class Companion(Drafter):
                 kept = slice(cache.offset - self._window + 1, cache.offset)
                 cache.keys, cache.values = cache.keys[..., kept, :], cache.values[..., kept, :]
                 cache.offset = self._window - 1
-
-
-def _head_of(model: Any, ids: mx.array | None) -> Callable[[mx.array], mx.array]:
-    """From hidden states [tokens, hidden] to the logits of the vocabulary, or of these tokens."""
-    text = getattr(model, "language_model", model)
-    head = getattr(text, "lm_head", None)
-    module = text.model.embed_tokens if head is None else head
-    if ids is None:
-        return module.as_linear if head is None else module
-    rows = module.weight[ids]
-    if "scales" in module:
-        biases = module.biases[ids] if "biases" in module else None
-        rows = mx.dequantize(
-            rows, module.scales[ids], biases, module.group_size, module.bits, module.mode
-        )
-    mx.eval(rows)
-    return lambda hidden: hidden @ rows.T

@@ -10,8 +10,8 @@ from mlx_lm.models.cache import make_prompt_cache
 
 from models.prefix_cache.layers import can_be_cut
 from models.speculation.drafter import Drafter, Ids, Offer
-from models.speculation.hidden_states import body_of
 from models.speculation.rollback import Mark
+from models.speculation.target import rows_of
 
 _CHANCE = 0.7  # of a draft being right, so long as nothing was measured
 _MOST_DRAFTS = 15
@@ -30,8 +30,8 @@ class DraftModel(Drafter):
         """What is to be read is read in chunks. The models may differ in how many rows pad their
         vocabularies."""
         self._model, self._chunk_tokens = model, chunk_tokens
-        self._last_id = _rows(model) - 1
-        self._choices = min(_rows(model), _rows(target))
+        self._last_id = rows_of(model) - 1
+        self._choices = min(rows_of(model), rows_of(target))
         self._scope = ""
         self._tokens: Ids = np.zeros(0, np.uint32)  # of which it has read those up to the end
         self._restart(0)
@@ -85,10 +85,6 @@ class DraftModel(Drafter):
     def _restart(self, position: int) -> None:
         self._layers = make_prompt_cache(self._model)
         self._first = self._end = position  # of what it has read, which ends before the latter
-
-
-def _rows(model: nn.Module) -> int:
-    return body_of(model).embed_tokens.weight.shape[0]
 
 
 def _alike(one: Ids, other: Ids) -> int:

@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from models.kernels.glimmer import FewRowsGlimmer
+from models.speculation.target import body_of
 
 
 class HiddenStates:
@@ -51,11 +52,6 @@ class HiddenStates:
         if place == self._first:
             self._passes.append([])
         self._passes[-1].append(state)
-
-
-def body_of(model: Any) -> Any:
-    """The part of an mlx-lm model that has its embeddings and layers, without its head."""
-    return getattr(model, "language_model", model).model
 
 
 def _tell(layer: nn.Module, told: Any) -> None:

@@ -49,7 +49,7 @@ class RuntimeRoutes:
                 },
                 "runs": counts,
                 "optional": {
-                    **optional_paths(engine),
+                    **optional_paths(core.settings, engine),
                     **cache_paths(core.settings, engine),
                     "grammar": _grammar(core.settings.grammar, core.family.capabilities),
                 },
@@ -64,12 +64,27 @@ def _resident_bytes(pid: int | None) -> int | None:
         return None
 
 
-def optional_paths(engine: EngineStatus) -> dict[str, Any]:
+def optional_paths(settings: Settings, engine: EngineStatus) -> dict[str, Any]:
     """What could be on in any engine: whether it is, and why."""
     return {
         **_chosen_at_load(engine.facts),
-        "speculation": _off("not in this version"),
+        "speculation": _speculation(settings, engine.facts),
     }
+
+
+def _speculation(settings: Settings, facts: dict[str, Any] | None) -> dict[str, Any]:
+    if not settings.speculation:
+        return _off("the service was started with --speculation off")
+    if facts is None:
+        return _off("the engine has not loaded the model yet")
+    if not facts["speculates"]:
+        return _off("what this model has read cannot be taken back")
+    drafter: dict[str, Any] | None = facts["drafter"]
+    if drafter is None:
+        return _on("the default: drafts come from the text itself")
+    return _on(
+        f"the default: drafts come from the text and the {drafter['kind']} {drafter['name']}"
+    )
 
 
 def cache_paths(settings: Settings, engine: EngineStatus) -> dict[str, Any]:

@@ -59,7 +59,8 @@ def main() -> None:
     assert isinstance(load, Load)
     tokenizer = Tokenizer.from_file(str(Path(load.folder) / "tokenizer.json"))
     link.send(Loading(1, 1))
-    link.send(Ready(0.0, {"device": "script", "dtype": "none", "blas": None}))
+    facts = {"device": "script", "dtype": "none", "blas": None}
+    link.send(Ready(0.0, {**facts, "speculates": False, "drafter": None}))
     suspended_at: dict[str, int] = {}  # job → prefill steps done
     cache = None if load.cache_bytes == 0 else _Cache()
     while isinstance(run := link.inbox.get(), Run):

@@ -37,10 +37,35 @@ def test_the_queue_the_engine_and_the_memory_are_told(
 def test_what_is_on_is_told_with_the_reason(
     facts: dict[str, str | None] | None, blas: tuple[bool, str], dense: bool
 ) -> None:
-    paths = optional_paths(EngineStatus("ready", facts=facts))
+    all_facts = facts and {"speculates": True, "drafter": None, **facts}
+    paths = optional_paths(Settings(), EngineStatus("ready", facts=all_facts))
     assert (paths["fast_blas"]["on"], paths["fast_blas"]["why"]) == blas
     assert paths["dense_float32"]["on"] is dense
     assert all(path["why"] for path in paths.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts", "is_on", "why"),
+    [
+        ({"speculation": False}, None, False, "--speculation off"),
+        ({}, None, False, "has not loaded"),
+        ({}, {"speculates": False, "drafter": None}, False, "cannot be taken back"),
+        ({}, {"speculates": True, "drafter": None}, True, "the text itself"),
+        (
+            {"draft_model": "small"},
+            {"speculates": True, "drafter": {"kind": "draft model", "name": "small"}},
+            True,
+            "the draft model small",
+        ),
+    ],
+)
+def test_where_drafts_come_from_is_told(
+    settings: dict[str, Any], facts: dict[str, Any] | None, is_on: bool, why: str
+) -> None:
+    engine = EngineStatus("ready", facts=facts and {"device": "gpu", **facts})
+    told = optional_paths(Settings(**settings), engine)["speculation"]
+    assert told["on"] is is_on
+    assert why in told["why"]
 
 
 ON, BROKEN = {"disk": {"on": True, "why": None}}, {"disk": {"on": False, "why": "it is not yours"}}

@@ -1,0 +1,138 @@
+"""What the tests of drafters do with MLX: runs in which a drafter with weights drafts whenever it
+can, whether that pays or not. See `on_mlx`."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from models.engine.protocol import JobEvent, Run
+from tests.models.engine.on_mlx import _next_logits, _plain, generate, resident
+
+_WIDTHS = (3, 7, 1, 5)
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """After so many `tokens` of a run, all of which are known, these were drafted."""
+
+    tokens: tuple[int, ...]
+    drafts: tuple[int, ...]
+
+
+class _Eager:
+    """As `Speculation`, without a policy."""
+
+    def __init__(self, drafter: Any, prompt: Sequence[int], scope: str, seen: int) -> None:
+        from models.speculation.text import Text
+
+        self.drafted: list[Drafted] = []
+        self._drafter, self._text = drafter, Text(prompt)
+        self._widths = itertools.cycle(_WIDTHS)
+        self._counts = dict.fromkeys(
+            ("verified_rounds", "drafted_tokens", "accepted_tokens", "draft_pauses"), 0
+        )
+        drafter.begin(scope, self._text.ids[:seen])
+
+    may_draft = True
+
+    def draft(self, token: int, forced: Sequence[int], most: int) -> Any:
+        from models.speculation.speculation import Draft
+
+        if len(forced) > 1:
+            return Draft(tuple(forced[1 : 1 + most]))
+        tokens = self._text.before(token)
+        ids = self._drafter.draft(tokens, min(next(self._widths), most))
+        self.drafted.append(Drafted(tuple(tokens.tolist()), ids))
+        return Draft(ids)
+
+    def prefilled(self, tokens: int) -> None:
+        self._drafter.follow(self._text.ids[:tokens])
+
+    def went_on(self, ids: Sequence[int]) -> None:
+        self._text.extend(ids)
+        self._drafter.follow(self._text.ids)
+
+    def stepped(self, seconds: float | None) -> None:
+        pass
+
+    def verified(self, draft: Any, accepted: int, seconds: float) -> None:
+        self._counts["verified_rounds"] += 1
+        self._counts["drafted_tokens"] += len(draft.ids)
+        self._counts["accepted_tokens"] += accepted
+
+    def counts(self) -> dict[str, int]:
+        return self._counts
+
+
+def eagerly(
+    folder: Path, drafter: Path, run: Run, after: int | None = None
+) -> tuple[list[JobEvent], list[Drafted]]:
+    """The events of a run, suspended once there are so many of them, and all that was drafted."""
+    return _with(resident(folder, drafter=drafter).drafter, folder, drafter, run, after)
+
+
+def by_constants(folder: Path, ids: Sequence[int], runs: Sequence[Run]) -> list[list[JobEvent]]:
+    """The events of runs for which the same tokens are drafted in each round."""
+    from models.speculation.drafter import Drafter
+
+    class Constant(Drafter):
+        def draft(self, tokens: Any, width: int) -> tuple[int, ...]:
+            return tuple(ids[:width])
+
+    return [_with(Constant(), folder, None, run, None)[0] for run in runs]
+
+
+def _with(
+    drafter: Any, folder: Path, weights: Path | None, run: Run, after: int | None
+) -> tuple[list[JobEvent], list[Drafted]]:
+    model = resident(folder, drafter=weights)
+    made: list[_Eager] = []
+
+    def eager(state: Any) -> _Eager:
+        made.append(_Eager(drafter, state.run.prompt, state.run.scope, len(state.ids)))
+        return made[-1]
+
+    usual, model.speculation = model.speculation, eager
+    try:
+        events = generate(folder, run, after, "suspended", drafter=weights)
+    finally:
+        model.speculation = usual
+    return events, made[-1].drafted
+
+
+def plainly(folder: Path, drafter: Path, run: Run) -> list[JobEvent]:
+    """The events of a run for which nothing is drafted, by the model that has the drafter."""
+    model = resident(folder, drafter=drafter)
+    usual, model.speculation = model.speculation, None
+    try:
+        return generate(folder, run, drafter=drafter)
+    finally:
+        model.speculation = usual
+
+
+def states_of(folder: Path, tokens: Sequence[int], layers: Sequence[int]) -> Any:
+    """What these layers of a llama give for the tokens, in one pass: [tokens, layers x hidden]."""
+    import mlx.core as mx
+    import numpy as np
+
+    model = _plain(folder).model
+    x, kept = model.embed_tokens(mx.array([list(tokens)])), []
+    for place, layer in enumerate(model.layers):
+        x = layer(x, "causal")
+        if place in layers:
+            kept.append(np.array(x[0]))
+    return np.concatenate(kept, axis=-1)
+
+
+def next_probabilities(folder: Path, run: Run, generated: Sequence[int]) -> dict[int, float]:
+    """Of each token that may come next, by the run's temperature, `top_k` and `top_p`."""
+    import numpy as np
+
+    logits = np.array(_next_logits(folder, [*run.prompt, *generated]), np.float64)
+    weights = np.exp((logits - logits.max()) / run.temperature)
+    order = np.argsort(-weights)[: run.top_k]
+    chances = weights[order] / weights[order].sum()
+    kept = chances[np.cumsum(chances) - chances < run.top_p]
+    return dict(zip(order.tolist(), (kept / kept.sum()).tolist(), strict=False))
