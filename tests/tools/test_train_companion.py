@@ -7,13 +7,17 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+from mlx_lm.models.cache import KVCache
 from mlx_lm.utils import load_model
+
+from models.speculation.companion_config import CompanionConfig
+from models.speculation.dflash import DFlash
 
 torch = pytest.importorskip("torch")
 
 from safetensors.torch import load_file  # noqa: E402
 
-from tools.companion.acceptance import acceptance, held_drafts  # noqa: E402
+from tools.companion.acceptance import acceptance  # noqa: E402
 from tools.companion.drafter import Drafter, Plan  # noqa: E402
 from tools.companion.generation import Text, generate  # noqa: E402
 from tools.companion.target import Target  # noqa: E402
@@ -177,18 +181,27 @@ def test_acceptance_is_what_drafting_round_by_round_gives(trained: Drafter, cycl
     assert result.length > 4
 
 
-def test_what_was_written_drafts_the_same(
+def test_the_engine_drafts_the_same_from_what_was_written(
     trained: Drafter, target: Target, cycles: Text, tmp_path: Path
 ) -> None:
     trained.save(tmp_path, "f" * 64)
 
-    tensors = load_file(tmp_path / "model.safetensors")
-    ids = tensors.pop("draft_ids")
-    read = Drafter(target, trained.plan, ids.long(), torch.ones_like(trained.sizes))
-    read.load_state_dict({**tensors, "draft_ids": ids})
-    assert ids.dtype == torch.int32
-    held = held_drafts(trained, cycles)
-    assert (held_drafts(read, cycles) == held).float().mean() > 0.95  # saved in bfloat16
+    weights = mx.load(str(tmp_path / "model.safetensors"))
+    draft_ids = weights.pop("draft_ids")
+    network = DFlash(CompanionConfig.of(json.loads((tmp_path / "config.json").read_text())))
+    network.load_weights(list(weights.items()))
+    network.set_dtype(mx.float32)
+    embedding = mx.array(target.embedding.numpy())
+    block = mx.array([[int(cycles.ids[0, 30]), *[trained.plan.mask_id] * 7]])
+    caches = [KVCache() for _ in network.layers]
+    network.extend(mx.array(cycles.features[:1, :30].numpy()), 0, caches)
+    hidden = network(embedding[block], 30, caches)[0, 1:]
+    drafts = draft_ids[mx.argmax(hidden @ embedding[draft_ids].T, axis=-1)]
+
+    with torch.no_grad():
+        logits = trained(torch.tensor([[30]]), cycles.ids[:1, 30:31], cycles.features[:1])
+    assert drafts.tolist() == trained.draft_ids[logits[0, 0].argmax(-1)].tolist()
+    assert drafts.tolist() == cycles.ids[0, 31:38].tolist()
 
 
 def test_the_tool_writes_a_companion_and_its_recipe(
