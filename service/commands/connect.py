@@ -63,7 +63,7 @@ def claude_code(
     Tells what is in the way, and what is to be changed in the project's
     .claude/settings.local.json; with --apply it is.
     """
-    folder = folder.resolve()
+    folder = folder.absolute()
     try:
         connection = Connection.of(folder)
         if undoes:

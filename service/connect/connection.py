@@ -1,5 +1,6 @@
 """The settings of a folder for Claude Code, and what is kept beside them to undo a connection."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Connection:
     @classmethod
     def of(cls, folder: Path) -> "Connection":
         """Raises SettingsFileError for files, and settings in them, that cannot be gone on with."""
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise SettingsFileError(f"{folder} is no folder: give that of a project as --dir")
         file = SettingsFile.read(folder / SETTINGS)
         for name in ("env", "permissions"):

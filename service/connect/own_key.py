@@ -21,7 +21,7 @@ class OwnKey:
     @classmethod
     def read(cls, path: Path) -> "OwnKey":
         """Raises OwnKeyError for a file that holds anything else than one key."""
-        path = path.resolve()
+        path = path.absolute()
         if not str(path).isprintable():
             raise OwnKeyError(f"the name of the key file {str(path)!a} has strange characters")
         try:

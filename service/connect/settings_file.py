@@ -35,7 +35,7 @@ class SettingsFile:
         """Raises SettingsFileError for what is no JSON object, and for a symbolic link: others
         read what it leads to, and it would be changed, or the link replaced, unasked."""
         for each in (path.parent, path):
-            if each.is_symlink():
+            if os.path.islink(each):
                 raise SettingsFileError(
                     f"{each} is a symbolic link, to {os.readlink(each)}; what is behind it is left"
                     " alone: put a file or folder of the project's own in its place"

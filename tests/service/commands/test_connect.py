@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -65,7 +66,8 @@ class Answering(BaseHTTPRequestHandler):
     def _answer(self, status: int, said: bytes) -> None:
         self.send_response(status)
         self.end_headers()
-        self.wfile.write(said)
+        with suppress(ConnectionError):  # long ones are not heard out
+            self.wfile.write(said)
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
