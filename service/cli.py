@@ -102,6 +102,11 @@ _path = UserPath()
     show_default=True,
 )
 @option(
+    "--draft-model",
+    "Draft with this smaller model, or with this companion of the model.",
+    show_default="the companion that is shipped for the model, if any",
+)
+@option(
     "--grammar",
     "Whether calls and structured output are held to their schemas while they are written.",
     type=click.Choice(["on", "off"]),
