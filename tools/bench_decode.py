@@ -12,6 +12,7 @@ from tools.bench.of_models import OfModel, main_of
 _PARTS: dict[str, OfModel] = {
     "rewrite": speculation.rewrite,
     "prompts": speculation.prompts,
+    "companion": speculation.companion,
     "grammar": speculation.grammar,
     "equality": speculation.equality,
 }

@@ -2,14 +2,16 @@
 
 import inspect
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from models.catalog import Checkpoint
+from models.catalog import Checkpoint, CheckpointError
 from models.families import family_of
+from models.speculation.source import drafter_of
 from storage import answer_pieces, json_text
 from tests.support.running import Running
 from tools.bench.client import Client
@@ -92,9 +94,9 @@ class _Bench:
 
 
 @contextmanager
-def _services(checkpoint: Checkpoint, places: Places) -> Iterator[_Bench]:
+def _services(checkpoint: Checkpoint, places: Places, *options: str) -> Iterator[_Bench]:
     with (
-        real(checkpoint, places.disk) as drafting,
+        real(checkpoint, places.disk, *options) as drafting,
         real(checkpoint, places.disk, "--speculation", "off") as serial,
     ):
         bench = _Bench(drafting, serial)
@@ -126,6 +128,23 @@ def prompts(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Fig
         "x",
         f"{len(pairs)} prompts, greedy, at most 96 tokens each: {centre(gains)}; {_equal(pairs)}",
         Bar(">=", 0.97),
+    )
+
+
+def companion(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
+    """Chat with the companion that is shipped for the model, or with what MERERUN_DRAFT_MODEL
+    names. Models for which there is nothing of the kind are left out."""
+    try:
+        folder = drafter_of(checkpoint, os.environ.get("MERERUN_DRAFT_MODEL"), checkpoint.path)
+    except CheckpointError:
+        folder = None
+    if folder is None:
+        return
+    asked = [_ASKS[n % 3].format(topic) for n, topic in enumerate(_TOPICS)]
+    with _services(checkpoint, places, "--draft-model", str(folder)) as bench:
+        pairs = [bench.pair(_request(each, 128)) for each in asked[: 3 if quick else 15]]
+    yield _gain(
+        f"{checkpoint.id}: chat, drafts of {folder.name} and the text", pairs, Bar(">=", 1.4)
     )
 
 
@@ -211,9 +230,11 @@ def _acceptance(pairs: list[_Pair]) -> str:
     def total(name: str) -> int:
         return sum(each.drafted.telemetry[name] for each in pairs)
 
+    rounds = total("verified_rounds")
     return (
-        f"{total('accepted_tokens')} of {total('drafted_tokens')} drafts right in "
-        f"{total('verified_rounds')} rounds, {total('output_tokens')} tokens in all"
+        f"{total('accepted_tokens')} of {total('drafted_tokens')} drafts right in {rounds} rounds "
+        f"({1 + total('accepted_tokens') / max(rounds, 1):.2f} tokens a round), "
+        f"{total('output_tokens')} tokens in all"
     )
 
 

@@ -126,6 +126,27 @@ def states_of(folder: Path, tokens: Sequence[int], layers: Sequence[int]) -> Any
     return np.concatenate(kept, axis=-1)
 
 
+def gap_after_going_back(folder: Path, tokens: Sequence[int], forgotten: Sequence[int]) -> float:
+    """How far the logits after `tokens` are from what they would be, had the layers not seen the
+    `forgotten` ones, one by one, before the last of them."""
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
+
+    from models.speculation.rollback import Mark
+
+    model, logits = _plain(folder), list[mx.array]()
+    for seen in ((), forgotten):
+        layers = make_prompt_cache(model)
+        for token in tokens[:-1]:
+            model(mx.array([[token]]), cache=layers)
+        mark = Mark(layers)
+        for token in seen:
+            model(mx.array([[token]]), cache=layers)
+        mark.go_back()
+        logits.append(model(mx.array([[tokens[-1]]]), cache=layers))
+    return mx.abs(logits[0] - logits[1]).max().item()
+
+
 def next_probabilities(folder: Path, run: Run, generated: Sequence[int]) -> dict[int, float]:
     """Of each token that may come next, by the run's temperature, `top_k` and `top_p`."""
     import numpy as np

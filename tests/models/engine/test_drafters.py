@@ -15,6 +15,7 @@ from tests.models.engine.eagerly import (
     Drafted,
     by_constants,
     eagerly,
+    gap_after_going_back,
     next_probabilities,
     states_of,
 )
@@ -80,15 +81,16 @@ def test_a_companion_drafts_what_its_network_makes_of_the_states(
     check_drafts(mlx, tiny, companion(tiny, kind), drafted)
 
 
-def test_a_companion_goes_on_where_the_last_run_of_the_conversation_ended(
-    mlx: OnMlx, tiny: Path, companion: Companions, request: pytest.FixtureRequest
+@pytest.mark.parametrize("kept", [20, 8])
+def test_a_companion_goes_on_where_its_last_run_and_the_prompt_part(
+    mlx: OnMlx, tiny: Path, companion: Companions, request: pytest.FixtureRequest, kept: int
 ) -> None:
     folder = companion(tiny, "DFlash")
     first = run_of(prompt_of(30), 20, scope=request.node.nodeid)
-    events, _ = mlx(eagerly, tiny, folder, first)
-    following = replace(first, prompt=first.prompt + ids_of(tokens_of(events) + prompt_of(7)))
+    answer = tokens_of(mlx(eagerly, tiny, folder, first)[0])
+    following = run_of(prompt_of(30) + answer[:kept] + prompt_of(7), 20, scope=first.scope)
     events, drafted = mlx(eagerly, tiny, folder, following)
-    assert ending(events).stats.reused_tokens >= 49
+    assert ending(events).stats.reused_tokens >= 29 + kept
     check_drafts(mlx, tiny, folder, drafted)
 
 
@@ -155,6 +157,12 @@ def test_a_model_that_drafts_for_itself_is_right_past_all_windows(
     assert tokens_of(events) == tokens_of(mlx(serially, architecture, run))
     stats = ending(events).stats
     assert stats.accepted_tokens > 0.9 * stats.drafted_tokens > 20
+
+
+def test_layers_that_go_back_are_what_they_were_past_all_windows(
+    mlx: OnMlx, architecture: Path
+) -> None:
+    assert mlx(gap_after_going_back, architecture, prompt_of(45), prompt_of(9)) == 0
 
 
 def test_a_draft_model_knows_the_conversation_from_its_last_run(
