@@ -73,9 +73,8 @@ def served(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def qwen_served(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(qwen, tmp_path_factory.mktemp("data")) as served:
-        yield served
+def qwen_served(qwen: Path, qwen_service: Running) -> Served:
+    return Served(qwen_service, qwen.name)
 
 
 def usage(answer: anthropic.types.Message) -> tuple[int, int, int]:

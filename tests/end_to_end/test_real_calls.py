@@ -11,8 +11,8 @@ import pytest
 from anthropic import Anthropic, beta_tool
 from pydantic import BaseModel
 
-from tests.support.lives import assert_stops_well, recorded_events
-from tests.support.running import Running, real_service
+from tests.support.lives import recorded_events
+from tests.support.running import Running
 
 ADD = {
     "name": "add",
@@ -60,26 +60,24 @@ def countable(request: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def qwen_served(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qwen]:
-    with real_service(qwen, tmp_path_factory.mktemp("data")) as service:
-        client = Anthropic(
-            base_url=service.url,
-            api_key="any",
-            max_retries=0,
-            timeout=300,
-            http_client=anthropic.DefaultHttpxClient(
-                verify=False, event_hooks={"response": [lambda response: keep(response)]}
-            ),
-            _strict_response_validation=True,
-        )
-        served = Qwen(client, qwen.name, service)
+def qwen_served(qwen: Path, qwen_service: Running) -> Iterator[Qwen]:
+    client = Anthropic(
+        base_url=qwen_service.url,
+        api_key="any",
+        max_retries=0,
+        timeout=300,
+        http_client=anthropic.DefaultHttpxClient(
+            verify=False, event_hooks={"response": [lambda response: keep(response)]}
+        ),
+        _strict_response_validation=True,
+    )
+    served = Qwen(client, qwen.name, qwen_service)
 
-        def keep(response: Any) -> None:
-            served.sent.append((json.loads(response.request.content), response.status_code))
+    def keep(response: Any) -> None:
+        served.sent.append((json.loads(response.request.content), response.status_code))
 
-        with client:
-            yield served
-        assert_stops_well(service)
+    with client:
+        yield served
 
 
 def test_a_forced_call_streams_as_what_it_is_whole(qwen_served: Qwen) -> None:
