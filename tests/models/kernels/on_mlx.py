@@ -18,6 +18,7 @@ from models.kernels.install import install
 from models.kernels.modules import FewRowsLinear
 from models.kernels.step_kernels import Heads
 from models.kernels.weights import Weights
+from models.speculation.hidden_states import HiddenStates
 from models.speculation.rollback import Rollback
 
 
@@ -194,6 +195,22 @@ def glimmer_steps(prompt: int, rows: Sequence[int], drop: int = 0) -> dict[str, 
     size = mx.linalg.norm(found[0])
     bfloat16, steps = ((mx.linalg.norm(each - found[0]) / size).item() for each in found[1:])
     return {"bfloat16": bfloat16, "steps": steps}
+
+
+def states_told(layers: Sequence[int]) -> tuple[list[int], float]:
+    """The shape of what these layers told of a long pass and of two steps, of the latter of which
+    two tokens were taken back; and how far that is from what they tell without steps, relative."""
+    told: list[mx.array] = []
+    for takes in (False, True):
+        model = glimmer()
+        if takes:
+            with_steps(model)
+        states, caches = HiddenStates(model, layers), make_prompt_cache(model)
+        for start, end in ((0, 20), (20, 21), (21, 25)):
+            model(mx.arange(start, end)[None], cache=caches)
+        states.keep(23)
+        told.append(states.take().astype(mx.float32))
+    return list(told[1].shape), (mx.linalg.norm(told[1] - told[0]) / mx.linalg.norm(told[0])).item()
 
 
 def glimmer_after_an_update() -> tuple[int, int]:

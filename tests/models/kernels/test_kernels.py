@@ -67,6 +67,12 @@ def test_steps_in_few_launches_are_as_near_to_float32_as_bfloat16_is(
     assert apart["steps"] < 2 * apart["bfloat16"]
 
 
+def test_layers_that_steps_do_not_run_tell_what_they_give_all_the_same(mlx: OnMlx) -> None:
+    shape, apart = mlx(on_mlx.states_told, [0, 2, 3])
+    assert shape == [1, 23, 3 * 256]
+    assert apart < 0.05
+
+
 def test_a_changed_weight_brings_the_plain_step_back(mlx: OnMlx) -> None:
     before, after = mlx(on_mlx.glimmer_after_an_update)
     assert before > 0
