@@ -102,7 +102,8 @@ class _Conversations:
         first = [*template.before_question, -1]
         then = [*first, *template.before_answer, -1]
         self._script = torch.tensor([*then, *template.before_next, -1], device=device)
-        self._at_answer, self._at_next = len(first), len(then)
+        # Where it goes on after a question, and after an answer.
+        self._after_turn = torch.tensor([len(first), len(then)], device=device)
         self._never = torch.tensor(template.special, device=device)
         self._cache = target.cache(rows, length)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
@@ -169,18 +170,18 @@ class _Conversations:
         self._text.answer.index_copy_(1, self._position, self._is_answer[:, None])
         self._text.features.index_copy_(1, self._position, features)
         logits = logits[:, 0].index_fill(1, self._never, float("-inf"))
-        drawn = _drawn(logits, self._temperature.where(self._answering, 1.0))
+        drawn = _drawn(logits, self._temperature.masked_fill(~self._answering, 1))
         end = self._template.end
         tires = ~self._answering & (self._said >= _LONGEST_QUESTION)
         drawn = drawn.masked_fill(tires, end)
         scripted = self._script[self._cue]
         free = scripted < 0
         ends = free & (drawn == end)
-        cue = torch.where(self._answering, self._at_next, self._at_answer)
+        cue = self._after_turn[self._answering.long()]
         self._is_answer.copy_(free & self._answering)
         self._now.copy_(torch.where(free, drawn, scripted))
         self._cue.copy_(torch.where(ends, cue, self._cue + ~free))
-        self._said.copy_(torch.where(free, self._said + 1, 0))
+        self._said.copy_((self._said + 1).masked_fill(~free, 0))
         self._answering.logical_xor_(ends)
         self._position.add_(1)
 

@@ -1,6 +1,7 @@
 """The model that a companion drafts for: a llama, with the states of some of its layers."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def rope_angles(positions: Tensor, head_dim: int, theta: float) -> Tensor:
     """By how much each pair of a head's values turns, `[*positions, head_dim / 2]` in float32."""
     pairs = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32)
-    return positions[..., None].float() * theta ** (-pairs / head_dim)
+    return positions[..., None].float() * (pairs * (-math.log(theta) / head_dim)).exp()
 
 
 def rotated(x: Tensor, angles: Tensor) -> Tensor:
