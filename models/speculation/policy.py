@@ -18,9 +18,12 @@ _WIDTHS = (1, 2, 3, 5, 7, 11, 15)
 _LEAST_GAIN = 1.05  # over serial steps, as estimated: below it noise would decide
 _SMOOTHING = 0.3  # the share of the newest measurement
 
-# How many measurements of how often drafts are accepted the chance outweighs that was offered.
-_PRIOR_WEIGHT = 3.0
-_FORGETTING = 0.9  # of earlier rounds, with each round
+# How many drafts have to tell otherwise before the chance that was offered counts for half, and
+# what is left of earlier rounds with each round: of matches, which one part of a text has and
+# another has not, and of drafters with weights, of which one run tells for the next.
+_PRIOR_WEIGHT, _STEADY_WEIGHT = 3.0, 16.0
+_FORGETTING, _STEADY_FORGETTING = 0.9, 0.97
+_LEARNING = 1 / 128  # with each draft, of a drafter's chance in later runs
 _FADING = 1 / 256  # of all that was measured, with each serial step: drafts are tried again
 
 _WARM_UP_ROUNDS = 2
@@ -30,16 +33,18 @@ _LOW_ACCEPTANCE = 0.5
 _LEAST_SHARE = 0.95  # of what serial steps would have done
 _CERTAIN_SHARE = 1.25  # which no slowing down of steps since they were last measured makes up for
 _PAUSE_TOKENS, _LONGEST_PAUSE = 32, 512
+_TRUSTED_ROUNDS, _MOST_TRUSTED = 16, 128  # once serial steps have shown that drafts pay
 
 
 class StepCosts:
-    """What a pass costs by its rows, in passes of one row, for one model on one device; and what
-    one through the weights of its drafter costs, in the same."""
+    """What a pass costs by its rows, in passes of one row, for one model on one device; and of its
+    drafter with weights, if there is one, what a pass costs and how often drafts are right."""
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {1: 1.0}
         self._tried = set[int]()
         self.drafting = _DRAFTING_COST
+        self.chance: float | None = None  # that a draft of that drafter is right; None if unknown
         self._has_drafted = False
 
     def of(self, rows: int) -> float:
@@ -70,11 +75,11 @@ class StepCosts:
 class _Acceptance:
     chance: float  # that was offered
     rate: float
-    weight: float = _PRIOR_WEIGHT
+    weight: float
+    forgetting: float
 
-    def measured(self, drafted: int, accepted: int) -> None:
-        tries = min(drafted, accepted + 1)  # those after the first wrong one were not tried
-        self.weight = _FORGETTING * self.weight + tries
+    def measured(self, tries: int, accepted: int) -> None:
+        self.weight = self.forgetting * self.weight + tries
         self.rate += (accepted - tries * self.rate) / self.weight
 
     def fade(self) -> None:
@@ -87,7 +92,7 @@ class Policy:
     It begins with serial steps, to know what one costs. When eight rounds after two of warm-up had
     few drafts accepted, three serial steps, real ones, show what one costs now; if the rounds
     brought less than 95 % of that speed, nothing is drafted for a while: 32 tokens, then twice as
-    long each time.
+    long each time; if they brought more, nothing is doubted for a while.
     """
 
     def __init__(self, costs: StepCosts) -> None:
@@ -99,6 +104,7 @@ class Policy:
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=_MEASURED_ROUNDS)
         self._rounds = 0
         self._pause, self._paused = _PAUSE_TOKENS, 0
+        self._trusted = _TRUSTED_ROUNDS
         self._rates: dict[str, _Acceptance] = {}  # by kind of offer
 
     @property
@@ -143,10 +149,13 @@ class Policy:
         self, offer: Offer, drafted: int, accepted: int, seconds: float, drafting: float = 0.0
     ) -> None:
         """A round over so many drafts took so long, after they took `drafting` seconds to make."""
-        self._rate(offer).measured(drafted, accepted)
+        tries = min(drafted, accepted + 1)  # those after the first wrong one were not tried
+        self._rate(offer).measured(tries, accepted)
         self._costs.measured(drafted + 1, seconds / self._serial_seconds)
         if passes := _passes(offer, drafted):
             self._costs.drafted(drafting / passes / self._serial_seconds)
+            chance = offer.chance if self._costs.chance is None else self._costs.chance
+            self._costs.chance = chance + _LEARNING * (accepted - tries * chance)
         self._rounds += 1
         if self._rounds <= _WARM_UP_ROUNDS:
             return
@@ -174,9 +183,19 @@ class Policy:
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
             self._rounds = 0
             self._rates.clear()
+        else:
+            self._rounds = -self._trusted
+            self._trusted = min(2 * self._trusted, _MOST_TRUSTED)
 
     def _rate(self, offer: Offer) -> _Acceptance:
-        return self._rates.setdefault(offer.kind, _Acceptance(offer.chance, offer.chance))
+        if offer.kind not in self._rates:
+            chance, weight, forgetting = offer.chance, _PRIOR_WEIGHT, _FORGETTING
+            if _passes(offer, 1):
+                known = self._costs.chance
+                chance, weight = chance if known is None else known, _STEADY_WEIGHT
+                forgetting = _STEADY_FORGETTING
+            self._rates[offer.kind] = _Acceptance(offer.chance, chance, weight, forgetting)
+        return self._rates[offer.kind]
 
 
 def _passes(offer: Offer, width: int) -> int:

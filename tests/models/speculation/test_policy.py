@@ -1,5 +1,7 @@
 """When drafts are tried, and when they are left alone: by what was measured, and nothing else."""
 
+import itertools
+
 from models.speculation.drafter import Drafter, Offer
 from models.speculation.policy import Policy, StepCosts
 
@@ -189,3 +191,28 @@ def test_what_did_not_pay_is_tried_again_after_a_while() -> None:
         policy.stepped(1.0)
         steps += 1
     assert 10 < steps < 500
+
+
+def test_how_often_a_drafter_with_weights_is_right_is_known_to_the_next_run() -> None:
+    costs, offer, match = StepCosts(), of_model(passes=1), of_match(8)
+    policy = warmed(costs)
+    for _ in range(300):
+        policy.verified(offer, 5, 0, 1.2, drafting=0.1)
+        policy.verified(match, 5, 0, 1.2)
+    assert width_of(warmed(costs), offer) == 0
+    assert width_of(warmed(costs), match) > 0  # another text is another matter
+
+
+def test_what_serial_steps_have_shown_to_pay_is_not_doubted_again_at_once() -> None:
+    policy, offer = warmed(), of_match(8)
+    doubts = list[int]()
+    for number in range(300):
+        policy.verified(offer, 5, 1, 1.8)
+        if not policy.drafts:
+            doubts.append(number)
+        while not policy.drafts:
+            policy.stepped(1.0)
+    apart = [after - before for before, after in itertools.pairwise(doubts)]
+    assert apart == sorted(apart)
+    assert apart[0] > 8
+    assert policy.pauses == 0
