@@ -21,9 +21,9 @@ _SMOOTHING = 0.3  # the share of the newest measurement
 # How many drafts have to tell otherwise before the chance that was offered counts for half, and
 # what is left of earlier rounds with each round: of matches, which one part of a text has and
 # another has not, and of drafters with weights, of which one run tells for the next.
-_PRIOR_WEIGHT, _STEADY_WEIGHT = 3.0, 16.0
+_PRIOR_WEIGHT, _STEADY_WEIGHT = 3.0, 8.0
 _FORGETTING, _STEADY_FORGETTING = 0.9, 0.97
-_LEARNING = 1 / 128  # with each draft, of a drafter's chance in later runs
+_LEARNING = 1 / 32  # with each draft, of a drafter's chance in later runs
 _FADING = 1 / 256  # of all that was measured, with each serial step: drafts are tried again
 
 _WARM_UP_ROUNDS = 2
