@@ -90,3 +90,11 @@ def test_a_shipped_companion_drafts_for_the_very_weights_it_was_trained_for(
         target,
     ):
         assert drafter_of(other, None, Path("nowhere")) is None
+
+
+def test_the_default_model_comes_with_a_companion(smollm2: Path) -> None:
+    folder = drafter_of(inspect(smollm2), None, Path("nowhere"))
+    assert folder is not None
+    assert drafter_of(inspect(smollm2), str(folder), Path("nowhere")) == folder
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    assert size < 16 << 20
