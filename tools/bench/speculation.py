@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from models.catalog import Checkpoint, CheckpointError
+from models.catalog import inspect as inspect_checkpoint
 from models.families import family_of
 from models.speculation.source import drafter_of
 from storage import answer_pieces, json_text
@@ -141,11 +142,18 @@ def companion(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[F
     if folder is None:
         return
     asked = [_ASKS[n % 3].format(topic) for n, topic in enumerate(_TOPICS)]
+    requests = [_request(each, 128) for each in asked[: 3 if quick else 15]]
     with _services(checkpoint, places, "--draft-model", str(folder)) as bench:
-        pairs = [bench.pair(_request(each, 128)) for each in asked[: 3 if quick else 15]]
+        pairs = [bench.pair(each) for each in requests]
     yield _gain(
-        f"{checkpoint.id}: chat, drafts of {folder.name} and the text", pairs, Bar(">=", 1.4)
+        f"{checkpoint.id}: chat, drafts of the companion and the text", pairs, Bar(">=", 1.4)
     )
+    # A companion that is shipped goes with the name of its model.
+    nameless = places.disk / "no-companion"
+    nameless.symlink_to(checkpoint.path)
+    with _services(inspect_checkpoint(nameless), places) as bench:
+        pairs = [bench.pair(each) for each in requests]
+    yield _gain(f"{checkpoint.id}: the same chat, drafts of the text alone", pairs, None)
 
 
 def grammar(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
@@ -213,7 +221,7 @@ def _ask(url: str, asked: Mapping[str, Any]) -> _Answered:
     return _Answered(said, client.get(f"/v1/runs/{latest['id']}")["telemetry"])
 
 
-def _gain(name: str, pairs: list[_Pair], bar: Bar) -> Figure:
+def _gain(name: str, pairs: list[_Pair], bar: Bar | None) -> Figure:
     serial = [each.serial.rate for each in pairs]
     return Figure(
         name,
