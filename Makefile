@@ -6,8 +6,9 @@
 MODEL ?= smollm2-135m-instruct
 EXTRA ?= $(if $(filter Linux,$(shell uname -s)),cpu)
 BIN := .venv/bin
-# Whole files, since many share a service or a model; the long ones come first.
-IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# Whole files, since many share a service or a model; the long ones come first. One more than there
+# are cores, since tests wait a lot.
+IN_PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # CI installs exactly what was tested last; a user gets the newest that the bounds admit.
 LOCK := $(if $(CI),--constraint constraints.txt)
 
@@ -17,8 +18,9 @@ serve: .venv/serve-installed
 	$(BIN)/mererun models pull $(MODEL)
 	MERERUN_MODEL=$${MERERUN_MODEL:-$(MODEL)} exec $(BIN)/mererun serve
 
+# Threads of several engines that wait for each other by spinning would share the machine badly.
 test: .venv/dev-installed
-	$(BIN)/python -m pytest $(IN_PARALLEL)
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(IN_PARALLEL)
 
 faults: .venv/dev-installed
 	MERERUN_FAULTS=long $(BIN)/python -m pytest tests/faults

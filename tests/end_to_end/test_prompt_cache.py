@@ -13,8 +13,8 @@ from tests.support.cached import marked, split, total
 from tests.support.lives import assert_stops_well, newest_run, until
 from tests.support.running import Running, real_service
 
-RULES = " ".join(f"Rule {number}: be brief, be kind, and be right." for number in range(1, 25))
-EXAMPLES = " ".join(f"Example {number}: two and two are four." for number in range(1, 9))
+RULES = " ".join(f"Rule {number}: be brief, be kind, and be right." for number in range(1, 13))
+EXAMPLES = " ".join(f"Example {number}: two and two are four." for number in range(1, 5))
 HEADER = "x-anthropic-billing-header: cc_version=2.1.200.abc; cc_entrypoint=cli; cch={};"
 
 
