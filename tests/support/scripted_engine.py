@@ -6,7 +6,7 @@ whatever the prompt. Its keys:
 
     say            the text to answer with; markers in it are tokens of their own
     ids            the token ids to answer with, instead of `say`
-    answers        such ids for each number, as a text, of `mark` that the prompt has
+    answers        such ids, by how often the prompt has the `mark`
     mark           the token ids that each result of a tool begins with
     then           what comes after them: "stop" (the default), "wait" (to be cancelled or
                    suspended), "die", "hang" or "fail"
