@@ -1,9 +1,8 @@
 """A whole coding conversation, in the words of each family: clients see no difference."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,12 @@ from anthropic.types import Message
 from models.catalog import Checkpoint, inspect
 from models.conversation import Block, Thinking
 from tests.end_to_end.coding_conversation import ANSWERS, QUESTION, RESULTS, TOOLS, shown
-from tests.end_to_end.written_answers import (
-    Writer,
-    gemma4,
-    glimmer,
-    ids_of,
-    qwen_json,
-    qwen_xml,
-)
+from tests.end_to_end.tiny_families import FAMILIES, Tiny
 from tests.support.lives import assert_stops_well, ended, recorded_events, until
 from tests.support.running import Running, scripted_service
-from tests.support.tiny_gemma import write_tiny_gemma4
-from tests.support.tiny_glimmer import write_tiny_glimmer
-from tests.support.tiny_qwen import write_tiny_qwen
 from tests.support.wide_context import with_context
 
 MAX_TOKENS = 4000
-# How each is written, and whether its prompts open the thinking: at first, and after results.
-FAMILIES: dict[str, tuple[Callable[[Path], Path], Writer, tuple[bool, bool]]] = {
-    "qwen3": (partial(write_tiny_qwen, generation="qwen3"), qwen_json, (False, False)),
-    "qwen3.5": (partial(write_tiny_qwen, generation="qwen3.5"), qwen_xml, (True, True)),
-    "gemma4": (write_tiny_gemma4, gemma4, (False, True)),
-    "glimmer": (write_tiny_glimmer, glimmer, (False, False)),
-}
 
 
 @dataclass
@@ -46,13 +28,12 @@ class Scripted:
     service: Running
     checkpoint: Checkpoint
     script: Path
-    writer: Writer
-    opened: tuple[bool, bool]
+    tiny: Tiny
     client: anthropic.Anthropic
 
     def will_say(self, answer: Sequence[Block], *, after_results: bool = False) -> list[int]:
         """The tokens of it."""
-        ids = ids_of(self.checkpoint, self.writer(answer, self.opened[after_results]))
+        ids = self.tiny.ids(self.checkpoint, answer, after_results=after_results)
         self.script.write_text(json.dumps({"ids": ids}))
         return ids
 
@@ -61,14 +42,14 @@ class Scripted:
 def scripted(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Scripted]:
-    write, writer, opened = FAMILIES[request.param]
+    tiny = FAMILIES[request.param]
     folder = tmp_path_factory.mktemp("scripted")
-    model = with_context(write(folder / "tiny"), 65_536)
+    model = with_context(tiny.write(folder / "tiny"), 65_536)
     script = folder / "script.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCRIPT_FILE", str(script))
         with scripted_service(model, folder / "data") as service, client_of(service) as client:
-            yield Scripted(service, inspect(model), script, writer, opened, client)
+            yield Scripted(service, inspect(model), script, tiny, client)
             assert_stops_well(service)
 
 

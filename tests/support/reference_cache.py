@@ -37,9 +37,11 @@ class ReferenceCache:
         limit = max(own, default=0)
         promises = self._promises[scope]
         live = {
-            tokens: promises[prefix]
-            for tokens in range(1, limit + 1)
-            if (prefix := tuple(ids[:tokens])) in promises and now < promises[prefix].expires
+            len(prefix): promise
+            for prefix, promise in promises.items()
+            if len(prefix) <= limit
+            and now < promise.expires
+            and prefix == tuple(ids[: len(prefix)])
         }
         for promise in live.values():
             promise.expires = now + promise.ttl_seconds

@@ -6,6 +6,8 @@ whatever the prompt. Its keys:
 
     say            the text to answer with; markers in it are tokens of their own
     ids            the token ids to answer with, instead of `say`
+    answers        such ids, by how often the prompt has the `mark`
+    mark           the token ids that each result of a tool begins with
     then           what comes after them: "stop" (the default), "wait" (to be cancelled or
                    suspended), "die", "hang" or "fail"
     die_at         how many generated tokens it dies after, those of earlier segments included
@@ -91,6 +93,8 @@ class _Play:
         file = os.environ.get("SCRIPT_FILE")
         self.script = _script(Path(file).read_text()) if file else _asked(tokenizer, asked)
         self.ids = self.script.get("ids")
+        if answers := self.script.get("answers"):
+            self.ids = answers.get(str(_count(asked, self.script["mark"])))
         if self.ids is None:
             self.ids = tokenizer.encode(self.script.get("say", "ok")).ids
         self.steps = self.script.get("prefill_steps", 1)
@@ -184,6 +188,10 @@ class _Play:
             reused_tokens=reused,
         )
         self.link.send(Finished(self.run.job, reason, stats))
+
+
+def _count(ids: list[int], part: list[int]) -> int:
+    return sum(ids[place : place + len(part)] == part for place in range(len(ids)))
 
 
 def _asked(tokenizer: Tokenizer, ids: list[int]) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The real service over the scripted engine. The one argument: settings as a JSON object."""
+"""The real service over the scripted engine. The one argument: settings as a JSON object.
+
+Its log tells what it was asked, and the status it answered with.
+"""
 
 import json
 import logging
@@ -6,11 +9,15 @@ import sys
 from pathlib import Path
 
 import anyio
+from quart import Quart, Response, request
 
 from models.catalog import Checkpoint
 from models.families import family_of
 from models.families.family import Family
 from service import serving
+from service.app import create_app
+from service.auth import Keys
+from service.core import Core
 from service.settings import Settings
 from tests.support.fake_language import FakeFamily, speaks_it
 
@@ -28,8 +35,20 @@ def _family_of(checkpoint: Checkpoint) -> Family:
     return FakeFamily(checkpoint) if speaks_it(checkpoint) else family_of(checkpoint)
 
 
+def _create_app(core: Core, keys: Keys | None) -> Quart:
+    app = create_app(core, keys)
+
+    async def tell(response: Response) -> Response:
+        logging.info("asked %s %s: %d", request.method, request.path, response.status_code)
+        return response
+
+    app.after_request(tell)
+    return app
+
+
 async def _serve(settings: Settings) -> None:
     serving.family_of = _family_of
+    serving.create_app = _create_app
     await serving.serve(settings, lambda url, checkpoint: None, engine_command=_ENGINE)
 
 
