@@ -1,0 +1,39 @@
+"""Images, where the server says that its model sees them."""
+
+import base64
+import struct
+import zlib
+
+from tools.qualification.check import Check, Trial, prompt_tokens, require, skip, text_of
+
+
+def image(trial: Trial) -> None:
+    supported = trial.server.supports("image_input")
+    if not supported:
+        skip("the server declares no image_input")
+    picture = base64.b64encode(_red_png()).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": picture}
+    question = {"type": "text", "text": "What colour is this? Answer in one word."}
+    asked = {"role": "user", "content": [{"type": "image", "source": source}, question]}
+    counted = trial.count(asked)
+    without = trial.count({"role": "user", "content": [question]})
+    require(counted > without, "the prompt is no longer with the image than without")
+    for streams in (False, True):
+        message = trial.ask(asked, streams=streams)
+        told = prompt_tokens(message)
+        require(counted == told, f"count_tokens says {counted}, usage {told}")
+        trial.model("red", text_of(message), "red" in text_of(message).lower())
+
+
+def _red_png(side: int = 64) -> bytes:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)  # 8 bits of red, green and blue
+    rows = (b"\0" + b"\xff\0\0" * side) * side
+    parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+
+
+CHECKS = [Check("images", "a PNG", image)]
