@@ -7,7 +7,7 @@ verdict depends on it.
 import argparse
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -43,9 +43,9 @@ _CHECKS = [check for module in _MODULES for check in module.CHECKS]
 _AREAS = list(dict.fromkeys(check.area for check in _CHECKS))
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Check, report, and return 1 when something failed or the server was gone before the end."""
-    options = _options()
+    options = _options(arguments)
     try:
         server = server_of(options)
     except NoServer as error:
@@ -78,7 +78,7 @@ def _results(checks: Iterable[Check], server: Server) -> Iterator[Result]:
         yield result
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser("qualify-messages", __doc__, max_tokens=256)
     options.add_argument(
         "--only",
@@ -90,7 +90,7 @@ def _options() -> argparse.Namespace:
     )
     options.add_argument("--json", type=Path, metavar="FILE", help="write the whole report here")
     options.add_argument("--page", type=Path, metavar="FILE", help="write it as Markdown here")
-    return options.parse_args()
+    return options.parse_args(arguments)
 
 
 if __name__ == "__main__":

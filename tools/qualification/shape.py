@@ -4,24 +4,10 @@ from typing import Any
 
 _SHOWN_ITEMS = 6
 # Words of the API and names, which say what was asked; all other texts are lengths.
-_SHOWN_TEXTS = frozenset(
-    [
-        "type",
-        "role",
-        "model",
-        "name",
-        "stop_reason",
-        "stop_sequence",
-        "effort",
-        "ttl",
-        "media_type",
-        "id",
-        "tool_use_id",
-        "tool_name",
-        "service_tier",
-        "error_code",
-    ]
-)
+_SHOWN_TEXTS = {
+    *("type", "role", "model", "name", "stop_reason", "stop_sequence", "effort", "ttl"),
+    *("media_type", "id", "tool_use_id", "tool_name", "error_code"),
+}
 
 
 def shape(value: Any, name: str = "") -> Any:

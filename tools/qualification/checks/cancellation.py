@@ -47,8 +47,9 @@ async def queued(trial: Trial) -> None:
 
 async def prefilling(trial: Trial) -> None:
     """A long prompt is not read to its end when its client has gone."""
-    words = min(_LONG_WORDS, trial.server.context_tokens // 4)
-    prompt = f"{time.time_ns()} " + "one two three four " * (words // 4)  # nothing has it cached
+    words = _LONG_WORDS
+    while trial.count(prompt := _unheard_of(words)) > trial.server.context_tokens // 4:
+        words //= 2
     async with trial.server.async_client() as client:
         idle = await _brief(trial, client)
         began = asyncio.Event()
@@ -134,6 +135,11 @@ async def _stream_until_text(trial: Trial, client: Any, text: str, began: asynci
                 if event.type == "content_block_start":
                     came["events"] = "content_block_start"
                     return
+
+
+def _unheard_of(words: int) -> str:
+    """A prompt so long of which nothing has a cache."""
+    return f"{time.time_ns()} " + "one two three four " * (words // 4)
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tools.qualification.check import Check, Failed, Trial, require, skip, text_of
+from tools.qualification.checks.images import red_png
 from tools.qualification.checks.protocol import QUESTION
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -14,13 +15,12 @@ _SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 _FORMAT = {"output_config": {"format": {"type": "json_schema", "schema": _SCHEMA}}}
-_PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 _IMAGE = {
     "role": "user",
     "content": [
         {
             "type": "image",
-            "source": {"type": "base64", "media_type": "image/png", "data": _PIXEL},
+            "source": {"type": "base64", "media_type": "image/png", "data": red_png()},
         }
     ],
 }
@@ -81,9 +81,8 @@ def thinking(trial: Trial) -> None:
         budget = {"budget_tokens": 1024} if kind == "enabled" else {}
         more = {"max_tokens": 1024 + trial.server.max_tokens} if budget else {}
         for streams in (False, True):
-            message = trial.ask(
-                QUESTION, streams=streams, thinking={"type": kind, **budget}, **more
-            )
+            asked = {"thinking": {"type": kind, **budget}, **more}
+            message = trial.ask(QUESTION, streams=streams, **asked)
             thought = [each for each in message.content if each.type == "thinking"]
             require(all(each.signature for each in thought), "thinking is not signed")
             trial.model("it thinks", f"{kind}: {len(thought)} blocks", bool(thought))

@@ -30,9 +30,8 @@ def document(trial: Trial, source: dict[str, Any]) -> None:
         counted = trial.count(asked)
     except anthropic.BadRequestError as error:
         why = refusal(error, 400)["message"]
-        require(
-            not trial.server.supports("pdf_input"), f"pdf_input is declared, and refused: {why}"
-        )
+        declared = trial.server.supports("pdf_input") and source["type"] == "base64"
+        require(not declared, f"pdf_input is declared, and refused: {why}")
         skip(f"it is refused: {why}")
     without = trial.count({"role": "user", "content": [_QUESTION]})
     require(counted > without, "the prompt is no longer with the document than without")

@@ -11,8 +11,7 @@ def image(trial: Trial) -> None:
     supported = trial.server.supports("image_input")
     if not supported:
         skip("the server declares no image_input")
-    picture = base64.b64encode(_red_png()).decode()
-    source = {"type": "base64", "media_type": "image/png", "data": picture}
+    source = {"type": "base64", "media_type": "image/png", "data": red_png()}
     question = {"type": "text", "text": "What colour is this? Answer in one word."}
     asked = {"role": "user", "content": [{"type": "image", "source": source}, question]}
     counted = trial.count(asked)
@@ -25,7 +24,9 @@ def image(trial: Trial) -> None:
         trial.model("red", text_of(message), "red" in text_of(message).lower())
 
 
-def _red_png(side: int = 64) -> bytes:
+def red_png(side: int = 64) -> str:
+    """A red square, in base64."""
+
     def chunk(kind: bytes, data: bytes) -> bytes:
         checked = kind + data
         return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
@@ -33,7 +34,8 @@ def _red_png(side: int = 64) -> bytes:
     header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)  # 8 bits of red, green and blue
     rows = (b"\0" + b"\xff\0\0" * side) * side
     parts = (b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in parts)
+    chunks = b"".join(chunk(kind, data) for kind, data in parts)
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + chunks).decode()
 
 
 CHECKS = [Check("images", "a PNG", image)]

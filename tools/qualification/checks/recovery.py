@@ -15,10 +15,8 @@ def after_a_bad_request(trial: Trial) -> None:
 
 
 def after_a_body_that_is_no_json(trial: Trial) -> None:
-    with (
-        trial.noted("/v1/messages", {"body": "half of a JSON object"}) as came,
-        trial.server.client() as client,
-    ):
+    with trial.noted("/v1/messages", {"body": "half of a JSON object"}) as came:
+        client = trial.server.client()
         try:
             client.post("/v1/messages", cast_to=object, content=b'{"model": "', options=_JSON)
         except anthropic.APIStatusError as error:
@@ -31,9 +29,11 @@ def after_a_body_that_is_no_json(trial: Trial) -> None:
 def after_a_dropped_stream(trial: Trial) -> None:
     request = trial.server.request(QUESTION, stream=True)
     for _ in range(3):
-        with trial.noted("/v1/messages", request) as came, trial.server.client() as client:
-            with client.messages.create(**request) as stream:
-                came["events"] = [next(iter(stream)).type, "then the client has hung up"]
+        with (
+            trial.noted("/v1/messages", request) as came,
+            trial.server.client().messages.create(**request) as stream,
+        ):
+            came["events"] = [next(iter(stream)).type, "then the client has hung up"]
     trial.ask(QUESTION)
 
 

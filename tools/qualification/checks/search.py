@@ -49,7 +49,8 @@ def _check_deferral(trial: Trial, question: str, tools: list[dict[str, Any]]) ->
     except anthropic.BadRequestError as error:
         skip(f"the search is refused: {refusal(error, 400)['message']}")
     shown = [{k: v for k, v in tool.items() if k != "defer_loading"} for tool in tools]
-    require(counted < trial.count(question, tools=shown), "deferred tools are in the prompt")
+    hidden, open_to_all = trial.count(question), trial.count(question, tools=shown)
+    require(not hidden < open_to_all <= counted, "deferred tools are in the prompt")
 
 
 def _check_history(trial: Trial, question: str, message: Any, tools: list[dict[str, Any]]) -> None:
