@@ -66,7 +66,7 @@ class MessagesServer:
                 if len(server.requests) == server.dies_after:
                     threading.Thread(target=server._http.shutdown).start()
                     server._http.socket.close()
-                    return self.wfile.close()
+                    return None  # and the connection ends
                 if "accepts anything" not in server.faults:
                     if request["max_tokens"] < 0 or request["messages"][0]["role"] == "nobody":
                         return self.refuse(400, "invalid_request_error", "wrong")

@@ -114,7 +114,6 @@ def test_what_the_model_says_decides_no_verdict(qualify: Qualify, plain: Message
         ("same ids", "have the same id, msg_1"),
         ("wrong count", "count_tokens says"),
         ("accepts anything", "the request was accepted, not refused with status 400"),
-        ("no start", "the first event is not message_start"),
         ("no stop", "the stream ends with ['content_block_stop', 'message_delta']"),
         ("wrong index", "an event of block 0 has index 1"),
     ],
@@ -142,7 +141,7 @@ def test_a_server_that_ignores_cache_markers_does_not_qualify(
 def test_a_server_that_dies_leaves_a_report_that_says_so(
     qualify: Qualify, plain: MessagesServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain.dies_after = 5
+    plain.dies_after = 3
     code, report = qualify(plain.url, "--only", "protocol", "counting")
 
     assert code == 1
@@ -178,7 +177,7 @@ def test_the_search_of_the_service_qualifies(
 
     assert f"search: {kind}" in checks(report, "passed"), report["checks"]
     found = [each["said"] for each in report["model_outcomes"] if each["met"]]
-    assert any("found get_weather" in each for each in found)
+    assert any(each.startswith("get_weather by ") for each in found)
 
 
 def test_the_service_is_seen_to_cancel(qualify: Qualify, service_url: str, script: Path) -> None:
@@ -189,14 +188,23 @@ def test_the_service_is_seen_to_cancel(qualify: Qualify, service_url: str, scrip
     assert report["areas"]["cancellation"] == "qualified", checks(report, "skipped")
 
 
-def test_the_command_refuses_in_one_line_what_it_cannot_qualify(tmp_path: Path) -> None:
-    missing = str(tmp_path / "none")
-    for arguments, why in (
-        (["http://127.0.0.1:9"], "nothing answers at http://127.0.0.1:9"),
-        (["http://127.0.0.1:9", "--api-key-file", missing], "cannot be read"),
+def test_what_cannot_be_qualified_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for url, why in (
+        ("http://127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
+        ("127.0.0.1:9", "is no URL of a server"),
+        ("http://me:secret@127.0.0.1:9", "use --api-key-file"),
     ):
-        command = [REPOSITORY / "tools" / "qualify-messages", *arguments]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert (ended.returncode, ended.stdout) == (2, "")
-        assert why in ended.stderr
-        assert ended.stderr.count("\n") == 1
+        with pytest.raises(SystemExit, match="2"):
+            main([url])
+        told = capsys.readouterr().err
+        assert why in told
+        assert "secret" not in told
+
+
+def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
+    command = [REPOSITORY / "tools" / "qualify-messages", "http://127.0.0.1:9"]
+    missing = ["--api-key-file", str(tmp_path / "none")]
+    ended = subprocess.run([*command, *missing], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("qualify-messages: the key in ")
+    assert ended.stderr.count("\n") == 1

@@ -133,9 +133,11 @@ class Trial:
         request = self.server.request(*messages, **more)
         try:
             with self.noted("/v1/messages", request):
-                self.server.client(version).messages.create(**request)
+                accepted = self.server.client(version).messages.create(**request)
         except anthropic.APIStatusError as error:
             return refusal(error, status)
+        if request.get("stream"):
+            accepted.close()
         raise Failed(f"the request was accepted, not refused with status {status}")
 
     def model(self, expected: str, said: str, met: bool) -> None:

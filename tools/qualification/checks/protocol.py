@@ -76,11 +76,9 @@ def call(trial: Trial, streams: bool) -> None:
         require(isinstance(each.input, dict), "the arguments of a call are no object")
     city = str(calls[0].input.get("city"))
     trial.model("a call about Oslo", str(calls[0].input), "oslo" in city.lower())
-    result = [{"type": "tool_result", "tool_use_id": each.id, "content": "Rain."} for each in calls]
-    history = (
-        {"role": "assistant", "content": message.content},
-        {"role": "user", "content": result},
-    )
+    rain = [{"type": "tool_result", "tool_use_id": each.id, "content": "Rain."} for each in calls]
+    turn = {"role": "assistant", "content": message.content}
+    history = (turn, {"role": "user", "content": rain})
     answer = trial.ask(question, *history, streams=streams, tools=[WEATHER])
     _check_count(trial.count(question, *history, tools=[WEATHER]), answer)
     trial.model("that it rains", text_of(answer), "rain" in text_of(answer).lower())
@@ -122,9 +120,7 @@ def check_order(events: Sequence[tuple[str, dict[str, Any]]]) -> None:
     shown = [data for name, data in events if name != "ping"]
     kinds = [data["type"] for data in shown]
     require(kinds[:1] == ["message_start"], "the first event is not message_start")
-    require(
-        kinds[-2:] == ["message_delta", "message_stop"], "message_delta, message_stop do not end"
-    )
+    require(kinds[-2:] == ["message_delta", "message_stop"], f"the stream ends with {kinds[-2:]}")
     start = shown[0]["message"]
     require(start.get("content") == [], "message_start does not begin with empty content")
     require(start.get("stop_reason") is None, "message_start has a stop_reason already")
@@ -154,16 +150,13 @@ def _check_blocks(events: Sequence[dict[str, Any]]) -> None:
                 continue
             case other:
                 raise Failed(f"the stream has an event {other} in its middle")
-        require(
-            event.get("index") == index, f"an event of block {index} has index {event['index']}"
-        )
+        found = event.get("index")
+        require(found == index, f"an event of block {index} has index {found}")
     require(kind is None, "the last block does not end")
 
 
 def _check_message(message: Any) -> None:
-    require(
-        (message.type, message.role) == ("message", "assistant"), "it is no assistant's message"
-    )
+    require(message.role == "assistant", f"the message is of the role {message.role}")
     require(message.model, "the message does not name its model")
     require(message.usage.output_tokens > 0, "the answer has no output tokens")
     require(

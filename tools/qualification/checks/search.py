@@ -37,7 +37,7 @@ def search(trial: Trial, kind: str) -> None:
     unknown = found - {WEATHER["name"], _CALENDAR["name"]}
     require(not unknown, f"tools were found that there are not: {', '.join(sorted(unknown))}")
     asked = ", ".join(str(each.input) for each in calls)
-    told = f"{asked} found {', '.join(sorted(found)) or 'nothing'}"
+    told = f"{', '.join(sorted(found)) or 'nothing'} by {asked}"
     trial.model("get_weather is found", told, WEATHER["name"] in found)
     _check_history(trial, question, message, tools)
 
