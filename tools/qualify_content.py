@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.qualification.arguments import parser, positive, refuse, server_of
+from tools.inspection.terminal import safe
+from tools.qualification.arguments import parser, positive, refuse, run, server_of
 from tools.qualification.content.attempts import Attempt, attempt
 from tools.qualification.content.cohort import (
     Cohort,
@@ -25,19 +26,20 @@ from tools.qualification.content.fixtures import Fixture, NotFrozen, fixtures
 from tools.qualification.sdk import anthropic
 from tools.qualification.server import NoServer, Server
 from tools.qualification.table import table
-from tools.qualification.writing import CannotWrite, write_json
+from tools.qualification.writing import CannotWrite, check_place, write_json
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask, grade, report, and return 1 where the candidate is worse or the server was gone."""
+    """Ask, grade, report, and return 1 where the candidate is worse, or some answers never came."""
     options = _options(arguments)
     try:
         frozen = fixtures()
         settings = {each: getattr(options, each) for each in ("runs", "max_tokens", "effort")}
         asked = asked_of(frozen, **settings)
         references = [reference(path, asked) for path in options.reference]
+        check_place(options.report)
         server = server_of(options)
-    except (NotFrozen, Incomparable, NoServer) as error:
+    except (NotFrozen, Incomparable, CannotWrite, NoServer) as error:
         refuse("qualify-content", error)
     began, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     attempts = _attempts(server, frozen, options.runs)
@@ -57,9 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ],
         worse=lost,
     )
-    print(_page(server, attempts, references, lost))
+    print(safe(_page(server, attempts, references, lost)))
     if not report["complete"]:
-        print("qualify-content: the server was gone before the end", file=sys.stderr)
+        print("qualify-content: the server did not answer everything", file=sys.stderr)
     try:
         write_json(options.report, report)
     except CannotWrite as error:
@@ -73,12 +75,12 @@ def _attempts(
     """All fixtures in each run, so that what changes on a server with time meets them alike."""
     attempts: dict[str, list[Attempt]] = {each.name: [] for each in frozen}
     gone = False
-    for run in range(1, runs + 1):
+    for turn in range(1, runs + 1):
         for fixture in frozen:
             if gone:
                 made = Attempt("not run", "the server is gone")
             else:
-                print(f"run {run} of {runs}: {fixture.name} ...", file=sys.stderr)
+                print(f"run {turn} of {runs}: {fixture.name} ...", file=sys.stderr)
                 made = attempt(server, fixture)
                 gone = made.verdict == "unanswered" and not server.is_there()
             attempts[fixture.name].append(made)
@@ -127,4 +129,4 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

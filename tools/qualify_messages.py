@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.qualification.arguments import parser, refuse, server_of
+from tools.qualification.arguments import parser, refuse, run, server_of
 from tools.qualification.check import Check, Result, perform
 from tools.qualification.checks import (
     cache,
@@ -26,7 +26,7 @@ from tools.qualification.checks import (
 )
 from tools.qualification.report import Report
 from tools.qualification.server import NoServer, Server
-from tools.qualification.writing import CannotWrite, write_json, write_text
+from tools.qualification.writing import CannotWrite, check_place, write_json, write_text
 
 _MODULES = (
     protocol,
@@ -47,8 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Check, report, and return 1 when something failed or the server was gone before the end."""
     options = _options(arguments)
     try:
+        for path in filter(None, (options.json, options.page)):
+            check_place(path)
         server = server_of(options)
-    except NoServer as error:
+    except (CannotWrite, NoServer) as error:
         refuse("qualify-messages", error)
     began, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
     results = list(_results([each for each in _CHECKS if each.area in options.only], server))
@@ -94,4 +96,4 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

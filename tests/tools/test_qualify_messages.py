@@ -63,26 +63,27 @@ def checks(report: dict[str, Any], verdict: str) -> dict[str, str]:
 def test_a_good_server_qualifies_and_what_is_skipped_does_not(
     qualify: Qualify, plain: MessagesServer
 ) -> None:
-    areas = ("protocol", "counting", "recovery", "images", "capabilities")
+    areas = ("protocol", "calls", "keys", "counting", "recovery", "images")
     code, report = qualify(plain.url, "--only", *areas)
 
     assert code == 0, checks(report, "failed")
     assert report["areas"] == {
-        "protocol": "not qualified",
+        "protocol": "qualified",
+        "calls": "qualified",
+        "keys": "not qualified",
         "counting": "qualified",
         "images": "not qualified",
-        "capabilities": "not qualified",
         "recovery": "qualified",
     }
     skipped = checks(report, "skipped")
-    assert skipped["protocol: wrong keys"] == "no key was given: run with --api-key-file"
+    assert skipped["keys: wrong keys"] == "no key was given: run with --api-key-file"
     assert skipped["images: a PNG"] == "the server declares no image_input"
 
 
 def test_evidence_has_shapes_of_what_was_sent_and_came(
     qualify: Qualify, plain: MessagesServer, tmp_path: Path
 ) -> None:
-    _, report = qualify(plain.url, "--only", "protocol", "--max-tokens", "77")
+    _, report = qualify(plain.url, "--only", "protocol", "calls", "--max-tokens", "77")
 
     check = next(each for each in report["checks"] if each["name"].startswith("streamed answer"))
     first, second, _ = check["exchanges"]
@@ -93,14 +94,14 @@ def test_evidence_has_shapes_of_what_was_sent_and_came(
     assert second["came"]["request_id"].startswith("req_")
     assert second["seconds"] > 0
     page = (tmp_path / "page.md").read_text()
-    assert "| protocol | calls, streamed | passed |" in page
+    assert "| calls | streamed | passed |" in page
 
 
 def test_what_the_model_says_decides_no_verdict(qualify: Qualify, plain: MessagesServer) -> None:
     plain.answers = lambda request: (
         called("get_weather", city="Rome") if "tool_choice" in request else said("No idea.")
     )
-    code, report = qualify(plain.url, "--only", "protocol")
+    code, report = qualify(plain.url, "--only", "protocol", "calls")
 
     assert code == 0
     assert {each["met"] for each in report["model_outcomes"]} == {False}

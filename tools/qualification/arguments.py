@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,6 +37,16 @@ def server_of(options: argparse.Namespace) -> Server:
         if not key or not key.isascii() or len(key.split()) > 1:
             raise NoServer(f"{options.api_key_file} does not hold one API key, and nothing else")
     return find(options.url, options.model, options.max_tokens, options.effort, key)
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """The process of a tool, from its start to its exit code."""
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print("stopped by hand, without a report", file=sys.stderr)
+        code = 130
+    sys.exit(code)
 
 
 def refuse(name: str, why: object) -> NoReturn:

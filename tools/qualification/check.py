@@ -207,8 +207,11 @@ def said_of(error: Exception) -> str:
     """An exception in one line."""
     if isinstance(error, Failed):
         return str(error)
-    cause = error.__cause__
-    text = f"{type(error).__name__}: {error}" + (f" ({cause})" if cause else "")
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, anthropic.APIConnectionError):
+        text = f"no answer: {error.__cause__ or error}"
+    elif not isinstance(error, anthropic.AnthropicError):
+        text = f"the answer cannot be read: {text}"
     return " ".join(text.split())[:500]
 
 

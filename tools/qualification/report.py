@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from tools.inspection.terminal import safe
 from tools.qualification.check import Result
 from tools.qualification.sdk import anthropic
 from tools.qualification.server import Server
@@ -63,7 +64,7 @@ class Report:
         if self.gone:
             sections.append("**The server was gone before all checks were run.**")
         sections += [
-            f"## Areas\n\n{table(('area', 'verdict'), self.areas.items())}",
+            f"## Areas\n\n{table(('area', 'verdict', 'checks'), self._areas())}",
             f"## Checks\n\n{table(('area', 'check', 'verdict', 'seconds', 'why'), self._rows())}",
         ]
         said = [
@@ -80,14 +81,22 @@ class Report:
 
     def summary(self) -> str:
         """A line for each area, and each check that did not pass."""
-        lines = [f"{verdict:13}  {area}" for area, verdict in self.areas.items()]
+        lines = [f"{area:12}  {verdict:13}  {passed}" for area, verdict, passed in self._areas()]
         for each in self.results:
             if each.verdict != "passed":
                 lines.append(f"{each.verdict}: {each.area}, {each.name}: {each.why}")
-        return "\n".join(lines)
+        return safe("\n".join(lines))
+
+    def _areas(self) -> list[tuple[str, str, str]]:
+        """Each area's name, its verdict, and how many of its checks passed."""
+        rows: list[tuple[str, str, str]] = []
+        for area, verdict in self.areas.items():
+            found = [each.verdict for each in self.results if each.area == area]
+            rows.append((area, verdict, f"{found.count('passed')} of {len(found)} passed"))
+        return rows
 
     def _facts(self) -> dict[str, Any]:
-        return {
+        facts = {
             "server": self.server.url,
             "model": self.server.model,
             "sdk": f"anthropic {anthropic.__version__}",
@@ -96,6 +105,7 @@ class Report:
             "max_tokens": self.server.max_tokens,
             "effort": self.server.effort,
         }
+        return {name: value for name, value in facts.items() if value is not None}
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [

@@ -180,7 +180,7 @@ CHECKS = [
             ("errors", errors),
         )
     ),
-    Check("protocol", "calls, whole", partial(call, streams=False)),
-    Check("protocol", "calls, streamed", partial(call, streams=True)),
-    Check("protocol", "wrong keys", keys),
+    Check("calls", "whole", partial(call, streams=False)),
+    Check("calls", "streamed", partial(call, streams=True)),
+    Check("keys", "wrong keys", keys),
 ]

@@ -15,9 +15,10 @@ _SHOWN = 2000  # characters of an answer that are kept in the report
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of it: a model can fail, and a server can leave it unanswered."""
+    """What came of it. A model can fail, and what it cannot do be refused; what is unanswered says
+    nothing about the model."""
 
-    verdict: Literal["passed", "failed", "unanswered", "not run"]
+    verdict: Literal["passed", "failed", "refused", "unanswered", "not run"]
     why: str | None = None
     said: str = ""
     calls: tuple[tuple[str, Any], ...] = ()
@@ -36,8 +37,9 @@ def attempt(server: Server, fixture: Fixture) -> Attempt:
         with server.client().messages.stream(**request) as stream:
             message, request_id = stream.get_final_message(), stream.request_id
     except anthropic.APIStatusError as error:
+        verdict = "refused" if isinstance(error, anthropic.BadRequestError) else "unanswered"
         took = round(time.monotonic() - began, 3)
-        return Attempt("unanswered", said_of(error), request_id=error.request_id, seconds=took)
+        return Attempt(verdict, said_of(error), request_id=error.request_id, seconds=took)
     except Exception as error:  # the SDK raises much when answers are not what they should be
         return Attempt("unanswered", said_of(error), seconds=round(time.monotonic() - began, 3))
     calls = tuple((each.name, each.input) for each in message.content if each.type == "tool_use")

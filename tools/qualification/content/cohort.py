@@ -10,6 +10,7 @@ from tools.qualification.content.attempts import Attempt
 from tools.qualification.content.fixtures import Fixture
 
 TOOL, FORMAT = "qualify-content", 1
+_ANSWERED = ("passed", "failed", "refused")
 
 
 class Incomparable(Exception):
@@ -35,7 +36,7 @@ def asked_of(fixtures: Sequence[Fixture], **settings: Any) -> dict[str, Any]:
 
 
 def failures(attempts: Sequence[Attempt]) -> int:
-    """An attempt that the server left unanswered has failed, too."""
+    """What is refused, as calls are for models without tools, has failed, too."""
     return sum(each.verdict != "passed" for each in attempts)
 
 
@@ -47,7 +48,7 @@ def as_json(
         "format": FORMAT,
         **facts,
         "asked": asked,
-        "complete": all(one.verdict != "not run" for each in attempts.values() for one in each),
+        "complete": all(one.verdict in _ANSWERED for each in attempts.values() for one in each),
         "fixtures": {
             name: {
                 "case_sha256": asked["cases"][name],
@@ -75,7 +76,7 @@ def reference(path: Path, asked: dict[str, Any]) -> Cohort:
     if not known:
         raise Incomparable(f"{path} is no report of {TOOL} in format {FORMAT}")
     if not complete:
-        raise Incomparable(f"{path} is incomplete: its server was gone before the end")
+        raise Incomparable(f"{path} is incomplete: its server did not answer everything")
     other = sorted(key for key in asked | theirs if asked.get(key) != theirs.get(key))
     if other or counts.keys() != asked["cases"].keys():
         raise Incomparable(f"{path} was asked something else: {', '.join(other) or 'fixtures'}")
