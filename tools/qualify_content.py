@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tools.inspection.terminal import safe
 from tools.qualification.arguments import parser, positive, refuse, run, server_of
 from tools.qualification.content.attempts import Attempt, attempt
 from tools.qualification.content.cohort import (
@@ -59,13 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ],
         worse=lost,
     )
-    print(safe(_page(server, attempts, references, lost)))
+    print(_page(server, attempts, references, lost))
     if not report["complete"]:
         print("qualify-content: the server did not answer everything", file=sys.stderr)
     try:
         write_json(options.report, report)
     except CannotWrite as error:
-        refuse("qualify-content", error)
+        print(f"qualify-content: {error}", file=sys.stderr)
+        return 1
     return int(bool(lost) or not report["complete"])
 
 

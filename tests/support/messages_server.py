@@ -49,9 +49,12 @@ class MessagesServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                one = self.path != "/v1/models"
-                page = {"data": [MODEL], "has_more": False, "first_id": None, "last_id": None}
-                self.say(200, MODEL if one else page)
+                if self.path == "/v1/models":
+                    ids = {"first_id": MODEL["id"], "last_id": MODEL["id"]}
+                    return self.say(200, {"data": [MODEL], "has_more": False, **ids})
+                if self.path == f"/v1/models/{MODEL['id']}":
+                    return self.say(200, MODEL)
+                return self.refuse(404, "not_found_error", "no such model")
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))

@@ -151,7 +151,7 @@ def test_a_server_that_dies_leaves_a_report_that_says_so(
     assert len(checks(report, "failed")) == 1
     assert set(checks(report, "not run").values()) == {"the server is gone"}
     assert report["areas"]["counting"] == "not qualified"
-    assert "The server was gone before all checks were run." in (tmp_path / "page.md").read_text()
+    assert "**The server was gone at the end.**" in (tmp_path / "page.md").read_text()
     assert "not run: counting, plain: the server is gone" in capsys.readouterr().out
 
 
@@ -180,21 +180,25 @@ def test_the_search_of_the_service_qualifies(
 
 
 def test_the_service_is_seen_to_cancel(qualify: Qualify, service_url: str, script: Path) -> None:
-    script.write_text(json.dumps({"say": "x" * 4000, "step_ms": 10, "prefill_steps": 10}))
+    script.write_text(json.dumps({"say": "x" * 4000, "step_ms": 10, "prefill_steps": 30}))
     code, report = qualify(service_url, "--only", "cancellation", "--max-tokens", "4")
 
     assert code == 0, report["checks"]
     assert report["areas"]["cancellation"] == "qualified", checks(report, "skipped")
 
 
-def test_what_cannot_be_qualified_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    for url, why in (
-        ("http://127.0.0.1:9", "nothing answers at http://127.0.0.1:9"),
-        ("127.0.0.1:9", "is no URL of a server"),
-        ("http://me:secret@127.0.0.1:9", "use --api-key-file"),
+def test_what_cannot_be_qualified_is_refused(
+    plain: MessagesServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments, why in (
+        (["http://127.0.0.1:9"], "nothing answers at http://127.0.0.1:9"),
+        (["127.0.0.1:9"], "is no URL of a server"),
+        (["http://me:secret@127.0.0.1:9"], "use --api-key-file"),
+        ([plain.url, "--model", "other"], "has no model 'other'"),
+        ([plain.url, "--json", str(tmp_path / "none" / "a.json")], "cannot be written"),
     ):
         with pytest.raises(SystemExit, match="2"):
-            main([url])
+            main(arguments)
         told = capsys.readouterr().err
         assert why in told
         assert "secret" not in told

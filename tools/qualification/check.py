@@ -28,7 +28,16 @@ def require(holds: object, why: str) -> None:
         raise Failed(why)
 
 
+def require_count(counted: int, message: Any) -> None:
+    """Raise Failed unless a message's usage says of its prompt what `count_tokens` said."""
+    usage = message.usage
+    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    told = usage.input_tokens + cached
+    require(counted == told, f"count_tokens says {counted}, usage {told}")
+
+
 def skip(why: str) -> NoReturn:
+    """Raise Skipped."""
     raise Skipped(why)
 
 
@@ -118,6 +127,7 @@ class Trial:
         return events
 
     def count(self, *messages: Any, version: str = VERSIONS[-1], **more: Any) -> int:
+        """How many tokens `count_tokens` says that the prompt has."""
         request = self.server.request(*messages, **more)
         del request["max_tokens"]
         with self.noted("/v1/messages/count_tokens", request) as came:
@@ -182,14 +192,8 @@ def perform(check: Check, server: Server) -> Result:
 
 
 def text_of(message: Any) -> str:
+    """The texts of a message, joined."""
     return "".join(each.text for each in message.content if each.type == "text")
-
-
-def prompt_tokens(message: Any) -> int:
-    """All tokens of its prompt, as its usage has them."""
-    usage = message.usage
-    cached = (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-    return usage.input_tokens + cached
 
 
 def refusal(error: Any, status: int) -> dict[str, Any]:
@@ -205,7 +209,7 @@ def refusal(error: Any, status: int) -> dict[str, Any]:
 
 def said_of(error: Exception) -> str:
     """An exception in one line."""
-    if isinstance(error, Failed):
+    if isinstance(error, Failed | Skipped):
         return str(error)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, anthropic.APIConnectionError):

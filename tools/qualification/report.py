@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tools.inspection.terminal import safe
 from tools.qualification.check import Result
 from tools.qualification.sdk import anthropic
 from tools.qualification.server import Server
-from tools.qualification.table import cell, table
+from tools.qualification.table import cell, markdown, printable, table
 
 AreaVerdict = Literal["qualified", "failed", "not qualified"]
 
@@ -58,11 +57,11 @@ class Report:
         }
 
     def as_page(self) -> str:
-        """Areas, checks, what the model said, and the evidence of what did not pass."""
-        facts = "\n".join(f"- {name}: {value}" for name, value in self._facts().items())
-        sections = [f"# Qualification of {self.server.model}\n\n{facts}"]
+        """Areas, checks, what the model said, and the evidence of what failed."""
+        facts = "\n".join(f"- {name}: {markdown(str(it))}" for name, it in self._facts().items())
+        sections = [f"# Qualification of {markdown(self.server.model)}\n\n{facts}"]
         if self.gone:
-            sections.append("**The server was gone before all checks were run.**")
+            sections.append("**The server was gone at the end.** What was left is not run.")
         sections += [
             f"## Areas\n\n{table(('area', 'verdict', 'checks'), self._areas())}",
             f"## Checks\n\n{table(('area', 'check', 'verdict', 'seconds', 'why'), self._rows())}",
@@ -85,7 +84,7 @@ class Report:
         for each in self.results:
             if each.verdict != "passed":
                 lines.append(f"{each.verdict}: {each.area}, {each.name}: {each.why}")
-        return safe("\n".join(lines))
+        return "\n".join(map(printable, lines))
 
     def _areas(self) -> list[tuple[str, str, str]]:
         """Each area's name, its verdict, and how many of its checks passed."""
@@ -123,4 +122,5 @@ def _verdict(found: set[str]) -> AreaVerdict:
 def _evidence(result: Result) -> str:
     heading = ("sent", "came", "seconds")
     rows = [(cell(each.sent), cell(each.came), f"{each.seconds:.2f}") for each in result.exchanges]
-    return f"## Evidence: {result.area}, {result.name}\n\n{result.why}\n\n{table(heading, rows)}"
+    why = markdown(result.why or "")
+    return f"## Evidence: {result.area}, {result.name}\n\n{why}\n\n{table(heading, rows)}"

@@ -1,6 +1,6 @@
 """A Messages server somewhere, as the official SDK reaches it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,16 +58,22 @@ class Server:
 
     @property
     def context_tokens(self) -> int:
+        """The longest prompt, or that of the API's models where none is declared."""
         return self.declared.get("max_input_tokens") or 200_000
 
+    @property
+    def output_tokens(self) -> int:
+        """The longest answer, or one that most models have room for where none is declared."""
+        return self.declared.get("max_tokens") or 4096
+
     def is_there(self) -> bool:
-        """Whether anything still answers, be it with an error."""
+        """Whether anything still answers, whatever it says."""
         try:
             self.client().with_options(timeout=_ALIVE_SECONDS).models.list()
-        except anthropic.APIStatusError:
-            return True
-        except Exception:  # whatever keeps an answer away
+        except anthropic.APIConnectionError:
             return False
+        except anthropic.AnthropicError:
+            pass
         return True
 
     def _options(self, version: str) -> dict[str, Any]:
@@ -94,20 +100,28 @@ def find(
     if address.username or address.password:
         raise NoServer("a password in the URL would be in the report: use --api-key-file")
     server = Server(url.rstrip("/"), model or "", max_tokens, effort, key)
+    models = server.client().models
     try:
-        models = server.client().models
         found = models.retrieve(model) if model else next(iter(models.list()), None)
     except anthropic.AuthenticationError:
         raise NoServer(f"{url} asks for another key: give it in a file, --api-key-file") from None
     except anthropic.APIConnectionError as error:
         why = error.__cause__ or error
         raise NoServer(f"nothing answers at {url}: {why}; is the server running?") from None
-    except (anthropic.APIStatusError, anthropic.APIResponseValidationError) as error:
-        if model and error.status_code == 404:
-            # It may have no list of models at all: whether it has this one, the checks will tell.
-            return server
+    except anthropic.NotFoundError as error:
+        if model and not _has_list(models):
+            return server  # it declares nothing; whether it has this model, the checks will tell
+        raise NoServer(f"{url} has no model {model!r}: {error}; name another by --model") from None
+    except anthropic.AnthropicError as error:
         raise NoServer(f"{url} does not tell its models: {error}; name one by --model") from None
     if found is None:
         raise NoServer(f"{url} lists no model: name one by --model")
-    declared = found.model_dump(mode="json")
-    return Server(server.url, model or found.id, max_tokens, effort, key, declared)
+    return replace(server, model=model or found.id, declared=found.model_dump(mode="json"))
+
+
+def _has_list(models: Any) -> bool:
+    try:
+        models.list()
+    except anthropic.AnthropicError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""Tables in Markdown, of whatever texts."""
+"""Texts that models and servers wrote, in Markdown and on terminals."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -6,8 +6,9 @@ from typing import Any
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Texts that models and servers wrote are shown as they are, and cannot break the table."""
-    lines = [heading, ["---"] * len(heading), *([_safe(each) for each in row] for row in rows)]
+    """A table in Markdown that shows texts as they are, whatever is in them."""
+    lines = [[markdown(each) for each in row] for row in (heading, *rows)]
+    lines.insert(1, ["---"] * len(heading))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -16,8 +17,14 @@ def cell(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _safe(text: str) -> str:
-    text = "".join(each if each.isprintable() else " " for each in text)
+def markdown(text: str) -> str:
+    """One line in which Markdown sees no marks of its own."""
+    text = printable(text)
     for special in "\\|<`*_[":
         text = text.replace(special, f"\\{special}")
     return text
+
+
+def printable(text: str) -> str:
+    """One line without anything that could command a terminal, or that could not be written."""
+    return "".join(each if each.isprintable() else " " for each in text)

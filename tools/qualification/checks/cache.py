@@ -3,7 +3,7 @@
 import uuid
 from typing import Any
 
-from tools.qualification.check import Check, Trial, prompt_tokens, require, skip
+from tools.qualification.check import Check, Trial, require, require_count, skip
 
 _RULES = 120  # some 1,800 tokens: well over the least that servers cache
 _LEAST_TOKENS = 1024
@@ -71,9 +71,7 @@ def _asked(
     if trial.server.context_tokens < 4 * _LEAST_TOKENS:
         skip(f"a context of {trial.server.context_tokens} tokens is too short for this")
     answer = trial.ask(text, system=system, streams=streams, max_tokens=1)
-    counted = trial.count(text, system=system)
-    told = prompt_tokens(answer)
-    require(told == counted, f"usage adds up to {told}, count_tokens says {counted}")
+    require_count(trial.count(text, system=system), answer)
     return answer
 
 

@@ -2,18 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
 from tools.qualification.check import Check, Trial, require, skip
 
-# The bar: so much longer than a brief answer takes on an idle server may the next one take.
+# The bar: the next answer may take so many times as long as on an idle server, and so much more.
 _TIMES, _SECONDS = 3, 2
 _LONG_TOKENS = 4096
 _LONG_WORDS = 4000
-_SEEN_EVENTS = 10  # from which the speed is told
+_SEEN_PIECES = 10  # from which the speed is told
+_START_SECONDS = 1.0  # servers that send nothing before the first token are left after so long
+_TEXT_SECONDS = 0.02  # in which text follows message_start where the prompt has been read before it
 _LONG = "Count from one to ten thousand in words, one number in each line. Leave none out."
 _BRIEF = "Say hello."
 
@@ -24,7 +26,7 @@ async def active(trial: Trial) -> None:
         idle = await _brief(trial, client)
         async with _long(trial, client) as left:
             pass
-        await _answered_soon(trial, client, idle, left, time.monotonic())
+        await _answered_soon(_brief(trial, client), time.monotonic(), idle, left)
 
 
 async def queued(trial: Trial) -> None:
@@ -32,8 +34,7 @@ async def queued(trial: Trial) -> None:
     async with trial.server.async_client() as client:
         idle = await _brief(trial, client)
         async with _long(trial, client) as left:
-            began = asyncio.Event()
-            waiting = asyncio.create_task(_stream_until_text(trial, client, _LONG, began))
+            waiting = asyncio.create_task(_until_text(trial, client, _LONG, asyncio.Event()))
             await asyncio.wait([waiting], timeout=idle + 1)
             if waiting.done():
                 await waiting
@@ -42,7 +43,7 @@ async def queued(trial: Trial) -> None:
             following = asyncio.create_task(_brief(trial, client))
             await asyncio.sleep(0.2)  # so that it is in the queue, too
             closed = time.monotonic()
-        await _answered_soon(trial, client, idle, left, closed, following)
+        await _answered_soon(following, closed, idle, left)
 
 
 async def prefilling(trial: Trial) -> None:
@@ -52,37 +53,31 @@ async def prefilling(trial: Trial) -> None:
         words //= 2
     async with trial.server.async_client() as client:
         idle = await _brief(trial, client)
-        began = asyncio.Event()
-        reading = asyncio.create_task(_stream_until_text(trial, client, prompt, began))
-        waiting = asyncio.create_task(began.wait())
-        # Where headers come with the first token only, it is being read before they are there.
-        await asyncio.wait([reading, waiting], timeout=1, return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
+        started = asyncio.Event()
+        reading = asyncio.create_task(_until_text(trial, client, prompt, started))
+        starting = asyncio.create_task(started.wait())
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait([reading, starting], timeout=_START_SECONDS, return_when=first)
+        await asyncio.wait([reading], timeout=_TEXT_SECONDS)
+        starting.cancel()
         if reading.done():
             await reading
             skip(f"a prompt of {words} words was read before its client could leave")
         await _cancelled(reading)
-        await _answered_soon(trial, client, idle, None, time.monotonic())
+        await _answered_soon(_brief(trial, client), time.monotonic(), idle, None)
 
 
 async def _answered_soon(
-    trial: Trial,
-    client: Any,
-    idle: float,
-    left: list[float] | None,
-    since: float,
-    following: Awaitable[float] | None = None,
+    following: Awaitable[object], since: float, idle: float, left: float | None
 ) -> None:
-    """The next request is answered within the bar, which is less than what was cancelled would
-    have taken (`left`, where its speed is known)."""
-    bar = _TIMES * idle + _SECONDS
-    if left and left[0] < bar:
-        if following is not None:
-            await following
-        skip(f"what was cancelled had {left[0]:.1f} s to go, less than the bar of {bar:.1f} s")
-    await (following or _brief(trial, client))
+    """The next request is answered within the bar. Where what was cancelled had less than that
+    `left`, nothing is shown."""
+    await following
     took = time.monotonic() - since
+    bar = _TIMES * idle + _SECONDS
     require(took <= bar, f"the next answer took {took:.1f} s; alone it takes {idle:.1f} s")
+    if left is not None and left < bar:
+        skip(f"what was cancelled had {left:.1f} s to go, less than the bar of {bar:.1f} s")
 
 
 async def _brief(trial: Trial, client: Any) -> float:
@@ -96,12 +91,10 @@ async def _brief(trial: Trial, client: Any) -> float:
 
 
 @asynccontextmanager
-async def _long(trial: Trial, client: Any) -> AsyncIterator[list[float]]:
-    """A long answer is being written in this block; its client is gone after it. How many seconds
-    it then still had to go, if the model had used its budget, is in the list."""
-    tokens = min(_LONG_TOKENS, trial.server.context_tokens // 2)
-    request = trial.server.request(_LONG, max_tokens=tokens, stream=True)
-    left: list[float] = []
+async def _long(trial: Trial, client: Any) -> AsyncIterator[float]:
+    """A long answer is being written in this block, and its client is gone after it. Gives the
+    seconds that the answer still has to go, if the model uses its budget."""
+    request = _long_request(trial, _LONG)
     with trial.noted("/v1/messages", request) as came:
         stream = await client.messages.create(**request)
         try:
@@ -109,32 +102,37 @@ async def _long(trial: Trial, client: Any) -> AsyncIterator[list[float]]:
             async for event in stream:
                 if event.type == "content_block_delta":
                     times.append(time.monotonic())
-                if len(times) == _SEEN_EVENTS:
+                if len(times) == _SEEN_PIECES:
                     break
             else:
                 skip(f"the model has ended its long answer after {len(times)} pieces")
-            # A piece may be several tokens: then less is left than this says, hence the margin.
-            left.append(tokens / 2 * (times[-1] - times[0]) / (len(times) - 1))
-            came |= {"events": f"{len(times)} deltas, then the client has hung up"}
-            came["seconds_left"] = round(left[0], 1)
+            # Half of it, since a piece may be more than one token.
+            left = request["max_tokens"] / 2 * (times[-1] - times[0]) / (len(times) - 1)
+            came["events"] = f"{len(times)} pieces, then the client has hung up"
+            came["seconds_left"] = round(left, 1)
             yield left
         finally:
             await stream.close()
 
 
-async def _stream_until_text(trial: Trial, client: Any, text: str, began: asyncio.Event) -> None:
-    tokens = min(_LONG_TOKENS, trial.server.context_tokens // 2)
-    request = trial.server.request(text, max_tokens=tokens, stream=True)
+async def _until_text(trial: Trial, client: Any, text: str, started: asyncio.Event) -> None:
+    request = _long_request(trial, text)
     with trial.noted("/v1/messages", request) as came:
         came["events"] = "none, then the client has hung up"
         async with await client.messages.create(**request) as stream:
             async for event in stream:
                 if event.type == "message_start":
-                    began.set()
+                    started.set()
                     came["events"] = "message_start, then the client has hung up"
                 if event.type == "content_block_start":
                     came["events"] = "content_block_start"
                     return
+
+
+def _long_request(trial: Trial, text: str) -> dict[str, Any]:
+    server = trial.server
+    tokens = min(_LONG_TOKENS, server.output_tokens, server.context_tokens // 2)
+    return server.request(text, max_tokens=tokens, stream=True)
 
 
 def _unheard_of(words: int) -> str:
@@ -148,11 +146,8 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.wait([task])
 
 
-def _run(trial: Trial, check: Callable[[Trial], Awaitable[None]]) -> None:
-    async def run() -> None:
-        await check(trial)
-
-    asyncio.run(run())
+def _run(trial: Trial, check: Callable[[Trial], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(check(trial))
 
 
 CHECKS = [

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from tools.qualification.check import Check, Trial, prompt_tokens, refusal, require, skip
+from tools.qualification.check import Check, Trial, refusal, require_count, skip
 from tools.qualification.checks.protocol import QUESTION, WEATHER
 from tools.qualification.sdk import anthropic
 
@@ -42,8 +42,7 @@ def parity(trial: Trial, messages: tuple[Any, ...], **more: Any) -> None:
     except anthropic.BadRequestError as error:
         skip(f"the request is refused: {refusal(error, 400)['message']}")
     for streams in (False, True):
-        told = prompt_tokens(trial.ask(*messages, streams=streams, **more))
-        require(counted == told, f"count_tokens says {counted}, usage {told}")
+        require_count(counted, trial.ask(*messages, streams=streams, **more))
 
 
 _PROMPTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {

@@ -4,12 +4,12 @@ import base64
 import struct
 import zlib
 
-from tools.qualification.check import Check, Trial, prompt_tokens, require, skip, text_of
+from tools.qualification.check import Check, Trial, require, require_count, skip, text_of
 
 
 def image(trial: Trial) -> None:
-    supported = trial.server.supports("image_input")
-    if not supported:
+    """Its image is in the prompt, whose count is that of the usage."""
+    if not trial.server.supports("image_input"):
         skip("the server declares no image_input")
     source = {"type": "base64", "media_type": "image/png", "data": red_png()}
     question = {"type": "text", "text": "What colour is this? Answer in one word."}
@@ -19,8 +19,7 @@ def image(trial: Trial) -> None:
     require(counted > without, "the prompt is no longer with the image than without")
     for streams in (False, True):
         message = trial.ask(asked, streams=streams)
-        told = prompt_tokens(message)
-        require(counted == told, f"count_tokens says {counted}, usage {told}")
+        require_count(counted, message)
         trial.model("red", text_of(message), "red" in text_of(message).lower())
 
 

@@ -8,9 +8,9 @@ from tools.qualification.check import (
     Check,
     Failed,
     Trial,
-    prompt_tokens,
     refusal,
     require,
+    require_count,
     skip,
     text_of,
 )
@@ -40,8 +40,7 @@ def whole_answer(trial: Trial, version: str) -> None:
     require(first.id != second.id, f"two messages have the same id, {first.id}")
     for message in (first, second):
         _check_message(message)
-    counted = trial.count(QUESTION, version=version)
-    _check_count(counted, first)
+    require_count(trial.count(QUESTION, version=version), first)
     trial.model("Paris", text_of(first), "paris" in text_of(first).lower())
 
 
@@ -52,7 +51,7 @@ def streamed_answer(trial: Trial, version: str) -> None:
     _check_message(message)
     start = next(data["message"] for name, data in events if name == "message_start")
     require(start["id"] != message.id, f"two messages have the same id, {message.id}")
-    _check_count(trial.count(QUESTION, version=version), message)
+    require_count(trial.count(QUESTION, version=version), message)
     trial.model("Paris", text_of(message), "paris" in text_of(message).lower())
 
 
@@ -80,7 +79,7 @@ def call(trial: Trial, streams: bool) -> None:
     turn = {"role": "assistant", "content": message.content}
     history = (turn, {"role": "user", "content": rain})
     answer = trial.ask(question, *history, streams=streams, tools=[WEATHER])
-    _check_count(trial.count(question, *history, tools=[WEATHER]), answer)
+    require_count(trial.count(question, *history, tools=[WEATHER]), answer)
     trial.model("that it rains", text_of(answer), "rain" in text_of(answer).lower())
 
 
@@ -163,11 +162,6 @@ def _check_message(message: Any) -> None:
         (message.stop_sequence is not None) == (message.stop_reason == "stop_sequence"),
         f"stop_sequence {message.stop_sequence!r} with stop_reason {message.stop_reason}",
     )
-
-
-def _check_count(counted: int, message: Any) -> None:
-    told = prompt_tokens(message)
-    require(counted == told, f"count_tokens says {counted}, usage {told}")
 
 
 CHECKS = [

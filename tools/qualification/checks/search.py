@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from tools.qualification.check import Check, Failed, Trial, refusal, require, skip
+from tools.qualification.check import Check, Trial, refusal, require, skip
 from tools.qualification.checks.protocol import WEATHER
 from tools.qualification.sdk import anthropic
 
@@ -23,13 +23,15 @@ def search(trial: Trial, kind: str) -> None:
     forced = {"type": "tool", "name": name}
     message = trial.ask(question, tools=tools, tool_choice=forced)
     calls = [each for each in message.content if each.type == "server_tool_use"]
-    if not calls:
-        if message.stop_reason == "max_tokens":
-            skip("the model did not end its search within --max-tokens")
-        raise Failed("a search was forced, and there is none")
     results = [each for each in message.content if each.type == "tool_search_tool_result"]
+    if not results and message.stop_reason == "max_tokens":
+        skip("the model did not end its search within --max-tokens")
+    require(calls, "a search was forced, and there is none")
+    searches = [each.id for each in calls]
+    if message.stop_reason == "max_tokens":
+        searches = searches[: len(results)]  # the last one was cut
     answered = [each.tool_use_id for each in results]
-    require([each.id for each in calls] == answered, "searches and results do not pair")
+    require(searches == answered, "searches and results do not pair")
     found: set[str] = set()
     for result in results:
         if result.content.type == "tool_search_tool_search_result":
