@@ -1,6 +1,7 @@
 """What a server declares it does, and what it declares it does not it refuses by name."""
 
 import json
+from functools import partial
 from typing import Any
 
 from tools.qualification.check import Check, Failed, Trial, require, skip, text_of
@@ -73,7 +74,8 @@ def efforts(trial: Trial) -> None:
 
 def thinking(trial: Trial) -> None:
     """What is declared is accepted, and thinking is signed."""
-    kinds = [each for each in ("adaptive", "enabled") if _thinks(trial, each)]
+    supports = partial(trial.server.supports, "thinking", "types")
+    kinds = [each for each in ("adaptive", "enabled") if supports(each)]
     if not kinds:
         skip("the server declares neither adaptive nor enabled thinking")
     for kind in kinds:
@@ -104,10 +106,6 @@ def formats(trial: Trial) -> None:
         fits = isinstance(answer, dict) and list(answer) == ["capital"]
         require(fits and answer["capital"] in ("London", "Paris", "Rome"), f"{text} does not fit")
         trial.model("Paris", text, answer["capital"] == "Paris")
-
-
-def _thinks(trial: Trial, kind: str) -> bool | None:
-    return trial.server.supports("thinking", "types", kind)
 
 
 CHECKS = [

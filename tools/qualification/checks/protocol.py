@@ -46,7 +46,7 @@ def whole_answer(trial: Trial, version: str) -> None:
 
 def streamed_answer(trial: Trial, version: str) -> None:
     events = trial.events(QUESTION, version=version)
-    check_order(events)
+    _check_order(events)
     message = trial.ask(QUESTION, streams=True, version=version)
     _check_message(message)
     start = next(data["message"] for name, data in events if name == "message_start")
@@ -110,7 +110,7 @@ def keys(trial: Trial) -> None:
             raise Failed("a wrong key was accepted")
 
 
-def check_order(events: Sequence[tuple[str, dict[str, Any]]]) -> None:
+def _check_order(events: Sequence[tuple[str, dict[str, Any]]]) -> None:
     """message_start, blocks one after the other from index 0 with deltas of their kind,
     message_delta with the reason, message_stop; pings anywhere, nothing else. Raises Failed."""
     for _, data in events:

@@ -19,15 +19,14 @@ class Incomparable(Exception):
 
 @dataclass(frozen=True)
 class Cohort:
-    """How often each fixture failed in so many runs. What was asked must be the same for two of
-    them to be compared: `asked` has the settings, and the digests of cases and graders."""
+    """A model, and how often it failed each fixture."""
 
     name: str
-    asked: dict[str, Any]
     failures: Mapping[str, int]
 
 
 def asked_of(fixtures: Sequence[Fixture], **settings: Any) -> dict[str, Any]:
+    """What must be the same for two cohorts to be compared."""
     return {
         **settings,
         "cases": {each.name: each.case_sha256 for each in fixtures},
@@ -43,6 +42,7 @@ def failures(attempts: Sequence[Attempt]) -> int:
 def as_json(
     asked: dict[str, Any], attempts: Mapping[str, Sequence[Attempt]], **facts: Any
 ) -> dict[str, Any]:
+    """The report, which can be a reference for others if it is complete."""
     return {
         "tool": TOOL,
         "format": FORMAT,
@@ -66,7 +66,7 @@ def reference(path: Path, asked: dict[str, Any]) -> Cohort:
     try:
         report = json.loads(path.read_text())
         known = (report["tool"], report["format"]) == (TOOL, FORMAT)
-        complete, theirs = report["complete"], report["asked"]
+        complete, theirs = report["complete"], dict(report["asked"])
         counts = {name: int(each["failures"]) for name, each in report["fixtures"].items()}
         name = str(report["model"])
     except OSError as error:
@@ -80,7 +80,7 @@ def reference(path: Path, asked: dict[str, Any]) -> Cohort:
     other = sorted(key for key in asked | theirs if asked.get(key) != theirs.get(key))
     if other or counts.keys() != asked["cases"].keys():
         raise Incomparable(f"{path} was asked something else: {', '.join(other) or 'fixtures'}")
-    return Cohort(name, theirs, counts)
+    return Cohort(name, counts)
 
 
 def worse(candidate: Mapping[str, int], references: Sequence[Cohort]) -> list[str]:
