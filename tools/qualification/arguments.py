@@ -1,0 +1,63 @@
+"""The options that both qualifying tools have."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from tools.qualification.server import NoServer, Server, find
+
+
+def parser(name: str, about: str | None, *, max_tokens: int) -> argparse.ArgumentParser:
+    """`max_tokens` is the default of the option."""
+    options = argparse.ArgumentParser(prog=name, description=about)
+    options.add_argument("url", metavar="URL", help="where the server is: http://127.0.0.1:8765")
+    options.add_argument("--api-key-file", type=Path, metavar="FILE", help="holds your API key")
+    options.add_argument("--model", help="by default the first that the server lists")
+    options.add_argument("--effort", help="output_config.effort of every request")
+    options.add_argument(
+        "--max-tokens",
+        type=positive,
+        default=max_tokens,
+        metavar="N",
+        help=f"the budget of an answer; {max_tokens} by default",
+    )
+    return options
+
+
+def server_of(options: argparse.Namespace) -> Server:
+    """The server that the options name. Raises NoServer."""
+    key = None
+    if options.api_key_file is not None:
+        try:
+            key = options.api_key_file.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise NoServer(f"the key in {options.api_key_file} cannot be read: {error}") from None
+        if not key or not key.isascii() or len(key.split()) > 1:
+            raise NoServer(f"{options.api_key_file} does not hold one API key, and nothing else")
+    return find(options.url, options.model, options.max_tokens, options.effort, key)
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """The process of a tool, from its start to its exit code."""
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        print("stopped by hand, without a report", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+def refuse(name: str, why: object) -> NoReturn:
+    """End with one line and exit code 2: nothing was tried."""
+    print(f"{name}: {why}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def positive(text: str) -> int:
+    """A count of at least one, as an option has it."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value

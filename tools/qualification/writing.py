@@ -1,0 +1,32 @@
+"""Reports on disk."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class CannotWrite(Exception):
+    """The message says which file, and why."""
+
+
+def check_place(path: Path) -> None:
+    """Find out before hours of work whether there is a place for it. Raises CannotWrite."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise CannotWrite(f"{path} cannot be written: give a file in a folder that can be written")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Put a file in place whole, or leave what was there. Raises CannotWrite."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """The same for JSON, in ASCII: so characters that look alike can be told apart, and halves of
+    characters be written at all. Raises CannotWrite."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
