@@ -138,13 +138,12 @@ QUESTION = (
 )
 
 
-def test_a_real_model_writes_valid_calls_at_temperature_1(mlx: OnMlx, qwen: Path) -> None:
+def test_a_real_model_writes_a_valid_call_at_temperature_1(mlx: OnMlx, qwen: Path) -> None:
     tokenizer = Tokenizer.from_file(str(qwen / "tokenizer.json"))
     prompt = tokenizer.encode(QUESTION).ids
     (end,) = tokenizer.encode("<|im_end|>").ids
-    for seed in range(2):
-        run = run_of(prompt, 60, temperature=1.0, seed=seed, stop_ids=(end,), guide=CALL.as_json())
-        events = mlx(generate, qwen, run)
-        assert ending(events).reason == "stop"
-        call = json.loads(text_of(qwen, events))
-        assert Schemas(TOOLS).fault(call["name"], call["arguments"]) is None
+    run = run_of(prompt, 60, temperature=1.0, seed=0, stop_ids=(end,), guide=CALL.as_json())
+    events = mlx(generate, qwen, run)
+    assert ending(events).reason == "stop"
+    call = json.loads(text_of(qwen, events))
+    assert Schemas(TOOLS).fault(call["name"], call["arguments"]) is None

@@ -117,23 +117,26 @@ def test_integers_of_any_size_are_exact_wherever_an_answer_is_shown(service: Run
         assert message["content"][0]["input"] == numbers
 
 
-@pytest.mark.parametrize("how", ["kill", "stop", "engine"])
+PLACES = {
+    "thinking": len(ids_of("<think>h")),
+    "a character": len(ids_of("<think>hm, é")) - 1,
+    "thought": len(ids_of(THOUGHT)),
+    "a name": len(ids_of(f"{THOUGHT}See.<call>ru")),
+    "arguments": len(ids_of(f'{THOUGHT}See.<call>run:{{"cmd":"l')),
+    "between": len(ids_of(f"{THOUGHT}See.{RUN}")),
+    "the end": len(ids_of(SAID)),
+}
+
+
+# However it ends, the record is all there is: the places need one end, and the ends one place.
 @pytest.mark.parametrize(
-    "at",
-    [
-        len(ids_of("<think>h")),
-        len(ids_of("<think>hm, é")) - 1,
-        len(ids_of(THOUGHT)),
-        len(ids_of(f"{THOUGHT}See.<call>ru")),
-        len(ids_of(f'{THOUGHT}See.<call>run:{{"cmd":"l')),
-        len(ids_of(f"{THOUGHT}See.{RUN}")),
-        len(ids_of(SAID)),
-    ],
-    ids=["thinking", "a character", "thought", "a name", "arguments", "between", "the end"],
+    ("how", "place"),
+    [*(("kill", place) for place in PLACES), ("stop", "arguments"), ("engine", "arguments")],
 )
 def test_an_interrupted_batch_goes_on_within_a_block(
-    service: Running, go: Path, how: str, at: int
+    service: Running, go: Path, how: str, place: str
 ) -> None:
+    at = PLACES[place]
     request = asking(script={"hold_at": at, "hold_file": str(go)})
     batch = create_batch(service, request)
     [run] = runs_of(service, batch)
