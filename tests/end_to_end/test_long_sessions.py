@@ -145,7 +145,7 @@ def test_a_search_is_executed_and_the_answer_goes_on(sdk: Sdk) -> None:
         {**CLOCK, "defer_loading": True},
     ]
     forced = {"type": "tool", "name": search}
-    answer = sdk.answer(TIME, tools=tools, tool_choice=forced, max_tokens=30)
+    answer = sdk.answer(TIME, tools=tools, tool_choice=forced, max_tokens=40)
     called, found, *_ = answer.content
     assert (called.type, called.name) == ("server_tool_use", search)
     assert (found.type, found.tool_use_id) == ("tool_search_tool_result", called.id)
@@ -228,5 +228,5 @@ def test_a_tool_that_is_added_later_can_be_called(sdk: Sdk) -> None:
     added = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": CLOCK}}
     system = {"role": "system", "content": [added]}
     forced = {"type": "tool", "name": "get_time"}
-    answer = sdk.answer(*TALK, system, TIME, tool_choice=forced, max_tokens=30)
+    answer = sdk.answer(*TALK, system, TIME, tool_choice=forced, max_tokens=40)
     assert (answer.content[-1].name, answer.content[-1].input) == ("get_time", {})
