@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.engine.protocol import JobEvent, Run
-from tests.models.engine.on_mlx import _next_logits, _plain, generate, resident
+from tests.models.engine.on_mlx import Counting, _next_logits, _plain, generate, resident
 
 _WIDTHS = (3, 7, 1, 5)
 
@@ -21,21 +21,17 @@ class Drafted:
     drafts: tuple[int, ...]
 
 
-class _Eager:
-    """As `Speculation`, without a policy."""
+class _Eager(Counting):
+    """Drafts with a drafter whenever it can."""
 
     def __init__(self, drafter: Any, prompt: Sequence[int], scope: str, seen: int) -> None:
         from models.speculation.text import Text
 
+        super().__init__()
         self.drafted: list[Drafted] = []
         self._drafter, self._text = drafter, Text(prompt)
         self._widths = itertools.cycle(_WIDTHS)
-        self._counts = dict.fromkeys(
-            ("verified_rounds", "drafted_tokens", "accepted_tokens", "draft_pauses"), 0
-        )
         drafter.begin(scope, self._text.ids[:seen])
-
-    may_draft = True
 
     def draft(self, token: int, forced: Sequence[int], most: int) -> Any:
         from models.speculation.speculation import Draft
@@ -53,17 +49,6 @@ class _Eager:
     def went_on(self, ids: Sequence[int]) -> None:
         self._text.extend(ids)
         self._drafter.follow(self._text.ids)
-
-    def stepped(self, seconds: float | None) -> None:
-        pass
-
-    def verified(self, draft: Any, accepted: int, seconds: float) -> None:
-        self._counts["verified_rounds"] += 1
-        self._counts["drafted_tokens"] += len(draft.ids)
-        self._counts["accepted_tokens"] += accepted
-
-    def counts(self) -> dict[str, int]:
-        return self._counts
 
 
 def eagerly(

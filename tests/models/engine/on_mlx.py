@@ -72,18 +72,36 @@ def generate(
     return _events(resident(folder, cache_bytes, drafter), alone, after, reason)
 
 
-class Oracle:
-    """Drafts of which it is known beforehand how many are right: those of the rounds, in turns,
-    given as how many are drafted and how many of them are right."""
+class Counting:
+    """As `Speculation`, without a policy: it counts what comes of its drafts."""
 
-    def __init__(self, answer: Sequence[int], rounds: Sequence[tuple[int, int]]) -> None:
-        self._answer, self._rounds = list(answer), itertools.cycle(rounds)
-        self._done = 0
+    may_draft = True
+
+    def __init__(self) -> None:
         self._counts = dict.fromkeys(
             ("verified_rounds", "drafted_tokens", "accepted_tokens", "draft_pauses"), 0
         )
 
-    may_draft = True
+    def stepped(self, seconds: float | None) -> None:
+        pass
+
+    def verified(self, draft: Any, accepted: int, seconds: float) -> None:
+        self._counts["verified_rounds"] += 1
+        self._counts["drafted_tokens"] += len(draft.ids)
+        self._counts["accepted_tokens"] += accepted
+
+    def counts(self) -> dict[str, int]:
+        return self._counts
+
+
+class Oracle(Counting):
+    """Drafts of which it is known beforehand how many are right: those of the rounds, in turns,
+    given as how many are drafted and how many of them are right."""
+
+    def __init__(self, answer: Sequence[int], rounds: Sequence[tuple[int, int]]) -> None:
+        super().__init__()
+        self._answer, self._rounds = list(answer), itertools.cycle(rounds)
+        self._done = 0
 
     def draft(self, token: int, forced: Sequence[int], most: int) -> Any:
         from models.speculation.speculation import Draft
@@ -100,17 +118,6 @@ class Oracle:
 
     def went_on(self, ids: Sequence[int]) -> None:
         self._done += len(ids)
-
-    def stepped(self, seconds: float | None) -> None:
-        pass
-
-    def verified(self, draft: Any, accepted: int, seconds: float) -> None:
-        self._counts["verified_rounds"] += 1
-        self._counts["drafted_tokens"] += len(draft.ids)
-        self._counts["accepted_tokens"] += accepted
-
-    def counts(self) -> dict[str, int]:
-        return self._counts
 
 
 def serially(folder: Path, run: Run) -> list[JobEvent]:
