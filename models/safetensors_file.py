@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # The format's reference reader refuses longer headers.
 MAX_HEADER_BYTES = 100_000_000
 
+_ITEM_BYTES = {"F32": 4, "BF16": 2, "U32": 4}
+
 
 class BrokenFile(Exception):
     """The file is not a complete safetensors file; the text completes "<file> …"."""
@@ -51,11 +53,22 @@ def write_float32(
     file: Path, shapes: dict[str, tuple[int, ...]], tensors: "Iterable[np.ndarray[Any, Any]]"
 ) -> None:
     """Write float32 `tensors`, which come in the order of `shapes`, each whole or in parts."""
+    kinds = {name: ("F32", shape) for name, shape in shapes.items()}
+    write(file, kinds, (each.astype("<f4", copy=False) for each in tensors))
+
+
+def write(
+    file: Path,
+    kinds: dict[str, tuple[str, tuple[int, ...]]],
+    tensors: "Iterable[np.ndarray[Any, Any]]",
+) -> None:
+    """Write `tensors` of these dtypes, as the format calls them, and shapes, in that order. They
+    are little-endian bytes in arrays of any dtype, each whole or in parts."""
     header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
     offset = 0
-    for name, shape in shapes.items():
-        end = offset + 4 * math.prod(shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": (offset, end)}
+    for name, (dtype, shape) in kinds.items():
+        end = offset + _ITEM_BYTES[dtype] * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (offset, end)}
         offset = end
     encoded = orjson.dumps(header)
     encoded += b" " * (-len(encoded) % 8)  # the format asks for aligned data
@@ -63,5 +76,5 @@ def write_float32(
         stream.write(len(encoded).to_bytes(8, "little"))
         stream.write(encoded)
         for tensor in tensors:
-            stream.write(tensor.astype("<f4", order="C", copy=False).data)
+            stream.write(tensor.astype(tensor.dtype, order="C", copy=False).data)
         assert stream.tell() == 8 + len(encoded) + offset

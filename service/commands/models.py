@@ -1,4 +1,4 @@
-"""`mererun models`: see, fetch and remove models.
+"""`mererun models`: see, fetch, convert and remove models.
 
 What fetches them imports numpy and a hub client, so it is imported by the command that needs it:
 the service shares this process's start and must stay light.
@@ -24,13 +24,14 @@ from models.catalog import (
     installed_paths,
     resolve,
 )
+from models.quantization.forms import FORMS
 from service.commands.one_line import OneLineErrors
 from service.commands.options import data_dir_option, json_option
 
 
 @click.group(cls=OneLineErrors)
 def models() -> None:
-    """See, fetch and remove models."""
+    """See, fetch, convert and remove models."""
 
 
 @models.command("list")
@@ -89,6 +90,29 @@ def pull(name: str, accept_licence: bool, data_dir: Path) -> None:
 
     checkpoint = pull_model(name, data_dir / "models", accepts)
     click.echo(f"{checkpoint.id} is installed in {checkpoint.path}")
+
+
+@models.command()
+@click.argument("name")
+@click.option("--form", type=click.Choice(list(FORMS)), required=True, help="What it becomes.")
+@click.option("--as", "new_name", metavar="ID", help="Its new name. [default: NAME-FORM]")
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="PATH",
+    help="A module to leave as it is, such as lm_head or model.layers.0.*; may be repeated.",
+)
+@data_dir_option
+def convert(
+    name: str, form: str, new_name: str | None, keep: tuple[str, ...], data_dir: Path
+) -> None:
+    """Install the model NAME in fewer bits, under a name of its own."""
+    from models.quantization.conversion import convert as convert_model
+
+    models_dir = data_dir / "models"
+    source = resolve(name, models_dir)
+    made = convert_model(source, new_name or f"{source.id}-{form}", FORMS[form], keep, models_dir)
+    click.echo(f"{made.id} is installed in {made.path}, {made.size_bytes / 1e6:,.0f} MB")
 
 
 @models.command()

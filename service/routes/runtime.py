@@ -41,6 +41,8 @@ class RuntimeRoutes:
                     "context_tokens": core.context_tokens,
                     "max_output_tokens": core.max_output_tokens,
                     "weights_sha256": core.checkpoint.weights_sha256,
+                    "source": core.checkpoint.source,
+                    "path": str(core.checkpoint.path),
                 },
                 "engine": asdict(engine),
                 "memory": {
