@@ -7,6 +7,7 @@ Runs in the engine process.
 # since mlx-lm has no types, and those of mlx do not know buffers.
 
 import time
+from dataclasses import replace
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -93,13 +94,18 @@ class Decoding:
         most = self._end - self._index - 1
         if self._speculation is None or most < 1:
             return None
-        forced = () if self._guide is None else self._guide.forced_run()
-        if len(forced) < 2 and not self._speculation.may_draft:
+        guide = self._guide
+        foresees = guide is not None and guide.foresees
+        if not foresees and not self._speculation.may_draft:
             return None
         value = int(token.item())
         if value in self._stop_ids:
             return None
-        return self._speculation.draft(value, forced, most)
+        if guide is None or not foresees:
+            return self._speculation.draft(value, (), most)
+        draft = self._speculation.draft(value, guide.forced_after(value), most)
+        ids = () if draft is None else guide.allowed_after(value, draft.ids)
+        return replace(draft, ids=ids) if draft and ids else None
 
     def _verify(self, value: int, draft: Draft) -> list[int]:
         """The next token, and those of the draft that are right, by one pass over all of them."""

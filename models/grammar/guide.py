@@ -1,6 +1,7 @@
 """Follows a `GuideSpec` through one answer: which token may come next."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from llguidance import LLMatcher
@@ -36,18 +37,42 @@ class Guide:
             case _:
                 return None
 
-    def forced_run(self) -> tuple[int, ...]:
-        """Tokens that come next, as far as that is plain without asking the model. In a grammar
-        they are only the likeliest way to write what it asks for: the mask has the last word."""
+    @property
+    def foresees(self) -> bool:
+        """Whether it may know more than the next token."""
+        return isinstance(self._state, Forced | Constrained) or self.forced() is not None
+
+    def forced_after(self, token: int) -> tuple[int, ...]:
+        """What comes after `token`, the next one, as far as that is plain without asking the model.
+        In a grammar it is only the likeliest way to write what that asks for: the mask has the last
+        word."""
         match self._state:
             case Forced(ids):
-                return ids[self._place :]
+                return ids[self._place + 1 :]
             case Free(close=close) if self.forced() is not None:
-                return close[self._place :]
+                return close[self._place + 1 :]
             case Constrained():
-                return tuple(self._matcher.compute_ff_tokens())
+                with self._after(token) as goes_on:
+                    return tuple(self._matcher.compute_ff_tokens()) if goes_on else ()
             case _:
                 return ()
+
+    def allowed_after(self, token: int, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of `ids`, from the first on, that a grammar allows after `token`, the next one."""
+        if not isinstance(self._state, Constrained):
+            return ids
+        with self._after(token) as goes_on:
+            return ids[: self._matcher.validate_tokens(list(ids))] if goes_on else ()
+
+    @contextmanager
+    def _after(self, token: int) -> Iterator[bool]:
+        """The grammar after `token`, for a while; whether it goes on then."""
+        consumed = self._matcher.try_consume_tokens([token])
+        try:
+            yield consumed == 1 and not self._matcher.is_stopped()
+        finally:
+            if consumed:
+                self._matcher.rollback(consumed)
 
     def mask(self) -> Mask | None:
         """Which tokens of the vocabulary may come next; None if all may. Raises GuideError."""

@@ -66,10 +66,9 @@ class Speculation:
         return offer is not None and self._policy.choose([offer]) is not None
 
     def draft(self, token: int, forced: Sequence[int], most: int) -> Draft | None:
-        """Up to `most` tokens after `token`, the next one. A grammar expects `forced` to come, that
-        token included."""
-        if len(forced) > 1 and forced[0] == token:
-            return Draft(tuple(forced[1 : 1 + min(most, _MOST_FORCED)]))
+        """Up to `most` tokens after `token`, the next one. A grammar expects `forced` to come."""
+        if forced:
+            return Draft(tuple(forced[: min(most, _MOST_FORCED)]))
         if not self._policy.drafts:
             return None
         started, tokens = time.perf_counter(), self._text.before(token)

@@ -36,8 +36,8 @@ class _Eager(Counting):
     def draft(self, token: int, forced: Sequence[int], most: int) -> Any:
         from models.speculation.speculation import Draft
 
-        if len(forced) > 1:
-            return Draft(tuple(forced[1 : 1 + most]))
+        if forced:
+            return Draft(tuple(forced[:most]))
         tokens = self._text.before(token)
         ids = self._drafter.draft(tokens, min(next(self._widths), most))
         self.drafted.append(Drafted(tuple(tokens.tolist()), ids))
