@@ -3,8 +3,8 @@
 Muse Glimmer's architecture with random weights, made in memory: what steps of one, four and eight
 rows cost with MLX's own operations and with the kernels of `models.kernels`, interleaved in one
 run; what the host does of it; and the tokens per second of speculation whose drafts are accepted
-as told, with the cost of a drafter of Glimmer's size in every round. It needs MLX, mlx-lm and
-NumPy, but no checkpoint and nothing else of the service.
+as told, with a DFlash2 companion of the size of Glimmer's, random as well, in every round. It needs
+MLX, mlx-lm, NumPy and orjson, but no checkpoint and nothing else of the service.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.models.muse_glimmer import Model
 
@@ -23,6 +24,9 @@ from models.kernels.few_rows import cuda_product_of
 from models.kernels.glimmer import FewRowsGlimmer
 from models.kernels.install import install
 from models.kernels.weights import Weights
+from models.speculation.companion import Companion
+from models.speculation.companion_config import CompanionConfig
+from models.speculation.dflash import DFlash
 from models.speculation.rollback import Rollback
 from tools.bench_cache_device import random_glimmer
 
@@ -166,78 +170,71 @@ def _host(step: Step, token: mx.array, caches: list[Any]) -> tuple[float, float]
 
 def _measure_rounds(options: argparse.Namespace, model: nn.Module, tokens: int) -> None:
     """Tokens per second when a round of one draft block has so many tokens accepted."""
-    drafter = _Drafter(options.hidden, options.layers)
-    weights = sum(each.nbytes for each in drafter.arrays())
-    _say("drafter", f"{weights / 1e9:.2f} GB, blocks of {_DRAFTER_BLOCK}")
-    drafter(mx.zeros((1, _DRAFTER_BLOCK, options.hidden), mx.bfloat16))
+    companion = _companion(options, model)
+    _say("companion", f"DFlash2, {companion.size_bytes / 1e9:.2f} GB, blocks of {_DRAFTER_BLOCK}")
     for accepted in range(1, _DRAFTER_BLOCK + 1):
-        caches = make_prompt_cache(model)
-        prompt = mx.random.randint(0, options.vocabulary, (1, tokens))
-        model(prompt, cache=caches)
-        mx.eval([each.state[:2] for each in caches])
-        token, times = prompt[:, -1:], []
+        prompt = mx.random.randint(0, options.vocabulary, (1, tokens + 1)).astype(mx.uint32)
+        ids, caches = prompt[0].tolist(), make_prompt_cache(model)
+        companion.begin(str(accepted), np.zeros(0, np.uint32))
+        mx.eval(model(prompt[:, :-1], cache=caches))
+        companion.follow(np.array(ids[:-1], np.uint32))
+        times: list[tuple[float, float]] = []
         for _ in range(24):
             started = time.perf_counter()
-            embedded = model.model.embed_tokens(
-                mx.concatenate([token, prompt[:, : _DRAFTER_BLOCK - 1]], axis=1)
-            )
-            drafts = mx.argmax(model.lm_head(drafter(embedded)[:, 1:]), axis=-1)
-            mx.async_eval(drafts)
+            drafts = companion.draft(np.array(ids, np.uint32), _DRAFTER_BLOCK - 1)
+            drafted = time.perf_counter()
             rollback = Rollback(caches)
-            rows = mx.concatenate([token, drafts.astype(token.dtype)], axis=1)
-            chosen = mx.argmax(model(rows, cache=caches), axis=-1)
-            mx.eval(chosen)
-            chosen.tolist()
+            rows = mx.array([[ids[-1], *drafts]], mx.uint32)
+            chosen = mx.argmax(model(rows, cache=caches), axis=-1)[0].tolist()
             if accepted < _DRAFTER_BLOCK:
                 rollback.drop(_DRAFTER_BLOCK - accepted)
-            token = chosen[:, accepted - 1 : accepted].astype(prompt.dtype)
-            times.append(time.perf_counter() - started)
-        seconds = statistics.median(times[4:])
+            ids += [*drafts[: accepted - 1], chosen[accepted - 1]]
+            companion.follow(np.array(ids[:-1], np.uint32))
+            times.append((time.perf_counter() - started, drafted - started))
+        whole, drafting = (statistics.median(each) for each in zip(*times[4:], strict=True))
         _say(
             f"  {accepted} accepted",
-            f"{accepted / seconds:.0f} tokens/s, {seconds * 1e3:.2f} ms a round",
+            f"{accepted / whole:.0f} tokens/s, {whole * 1e3:.2f} ms a round, "
+            f"of which drafting {drafting * 1e3:.2f}",
         )
 
 
-class _Drafter:
-    """The products of a block-diffusion drafter of Muse Glimmer's size, in bfloat16: one that joins
-    five hidden states of the target, and five layers."""
-
-    def __init__(self, hidden: int, layers: int) -> None:
-        self._join = _dense(hidden, 5 * hidden)
-        wide, keys = 3 * hidden, 1024
-        self._layers = [
-            [
-                _dense(4096 + 2 * keys, hidden),
-                _dense(hidden, 4096),
-                _dense(2 * wide, hidden),
-                _dense(hidden, wide),
-            ]
-            for _ in range(min(layers, _DRAFTER_LAYERS))
-        ]
-
-    def arrays(self) -> list[mx.array]:
-        return [self._join, *(each for layer in self._layers for each in layer)]
-
-    def __call__(self, block: mx.array) -> mx.array:
-        stream = mx.concatenate([block] * 5, axis=-1) @ self._join.T
-        for heads, out, gate_up, down in self._layers:
-            given = mx.fast.rms_norm(stream, None, 1e-6) @ heads.T
-            queries = given[..., :4096].reshape(1, -1, 32, 128).transpose(0, 2, 1, 3)
-            keys = given[..., 4096:5120].reshape(1, -1, 8, 128).transpose(0, 2, 1, 3)
-            values = given[..., 5120:].reshape(1, -1, 8, 128).transpose(0, 2, 1, 3)
-            seen = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=128**-0.5)
-            stream += seen.transpose(0, 2, 1, 3).reshape(1, -1, 4096) @ out.T
-            gate, up = mx.split(mx.fast.rms_norm(stream, None, 1e-6) @ gate_up.T, 2, axis=-1)
-            stream += (nn.silu(gate) * up) @ down.T
-        return mx.fast.rms_norm(stream, None, 1e-6)
-
-
-def _dense(outputs: int, inputs: int) -> mx.array:
-    made = mx.random.normal((outputs, inputs), scale=inputs**-0.5).astype(mx.bfloat16)
-    mx.eval(made)
+def _companion(options: argparse.Namespace, model: nn.Module) -> Companion:
+    """Of the size of Muse Glimmer's DFlash2 drafter, with random weights in bfloat16."""
+    taps = [round(1 + at * (options.layers - 4) / 4) for at in range(5)]
+    config = CompanionConfig.of(
+        {
+            "architectures": ["DFlash2DraftModel"],
+            "hidden_size": options.hidden,
+            "intermediate_size": 3 * options.hidden,
+            "num_hidden_layers": _DRAFTER_LAYERS,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "rope_theta": 5e5,
+            "rms_norm_eps": 1e-5,
+            "vocab_size": options.vocabulary,
+            "layer_types": ["sliding_attention"] * _DRAFTER_LAYERS,
+            "sliding_window": options.window,
+            "is_causal": False,
+            "dflash_config": {
+                "block_size": _DRAFTER_BLOCK,
+                "mask_token_id": options.vocabulary - 1,
+                "target_layer_ids": sorted(set(taps)),
+                "conv_kernel_size": 2,
+                "conv_group_size": 16,
+                "selector_rank": 256,
+                "selector_top_k": 16,
+                "output_multiplier": options.hidden**-0.5 * 16,
+                "final_logit_softcapping": 20.0,
+            },
+        }
+    )
+    network = DFlash(config)
+    network.set_dtype(mx.bfloat16)
+    mx.eval(network.parameters())
     mx.clear_cache()
-    return made
+    return Companion(config, network, None, model)
 
 
 def _without_kernels(model: nn.Module) -> nn.Module:

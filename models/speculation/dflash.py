@@ -125,28 +125,28 @@ class _Attention(nn.Module):
 
     def __call__(self, x: mx.array, position: int, cache: KVCache) -> mx.array:
         queries = self._rope(self.q_norm(self._heads(self.q_proj(x))), offset=position)
-        keys, values = cache.update_and_fetch(*self.keys_and_values(x, position))
+        keys, _ = cache.update_and_fetch(*self.keys_and_values(x, position))
+        # All that the cache has room for, which seldom grows: for each new size of attention, MLX
+        # plans anew on CUDA, and that takes longer than the pass.
         attended = mx.fast.scaled_dot_product_attention(
             queries,
-            keys,
-            values,
+            cache.keys,
+            cache.values,
             scale=self._head**-0.5,
-            mask=self._mask(keys.shape[2] - x.shape[1], x.shape[1]),
+            mask=self._mask(keys.shape[2] - x.shape[1], x.shape[1], cache.keys.shape[2]),
         )
         return self.o_proj(attended.transpose(0, 2, 1, 3).flatten(2))
 
     def _heads(self, x: mx.array) -> mx.array:
         return x.reshape(*x.shape[:2], -1, self._head).transpose(0, 2, 1, 3)
 
-    def _mask(self, context: int, block: int) -> mx.array | None:
-        """Whether [a token of the block, one of the context and the block] sees the other."""
-        slides = 0 < self._window < context + block
-        if not (slides or self._is_causal):
-            return None
-        one, other = context + mx.arange(block)[:, None], mx.arange(context + block)[None]
-        is_near = one - other < self._window if slides else mx.array(True)
-        is_known = other <= one if self._is_causal else mx.array(True)
-        return mx.where(other < context, is_near, is_known)
+    def _mask(self, context: int, block: int, room: int) -> mx.array:
+        """Whether [a token of the block, a place of the cache] sees the other."""
+        one, other = context + mx.arange(block)[:, None], mx.arange(room)[None]
+        seen = other <= one if self._is_causal else other < context + block
+        if 0 < self._window < context + block:
+            seen &= (one - other < self._window) | (other >= context)
+        return seen
 
 
 class _FeedForward(nn.Module):

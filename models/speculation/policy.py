@@ -26,6 +26,9 @@ _FORGETTING, _STEADY_FORGETTING = 0.9, 0.97
 _LEARNING = 1 / 32  # with each draft, of a drafter's chance in later runs
 _FADING = 1 / 256  # of all that was measured, with each serial step: drafts are tried again
 
+_SLOW_FADING = 1 / 2048  # of what passes cost, which seldom changes
+_SURPRISE = 2.0  # a pass that takes more than so many times what was thought was disturbed
+
 _WARM_UP_ROUNDS = 2
 _MEASURED_ROUNDS = 8
 _PROBES = 3
@@ -57,8 +60,9 @@ class StepCosts:
         if rows not in self._tried:
             self._tried.add(rows)
             return
-        before = self._known.get(rows, cost)
-        self._known[rows] = before + _SMOOTHING * (cost - before)
+        before = self.of(rows)
+        weight = _SMOOTHING if rows in self._known else 1.0
+        self._known[rows] = before + weight * (min(cost, _SURPRISE * before) - before)
 
     def drafted(self, cost: float) -> None:
         """Of one pass through the drafter's weights. The first does not count, either."""
@@ -67,8 +71,10 @@ class StepCosts:
         self._has_drafted = True
 
     def fade(self) -> None:
-        """A serial step was made: in time, a drafter that seemed to cost much is tried again."""
+        """A serial step was made: in time, what seemed to cost much is tried again."""
         self.drafting += _FADING * (_DRAFTING_COST - self.drafting)
+        for rows, cost in self._known.items():
+            self._known[rows] = cost + _SLOW_FADING * (1 + _ROW_COST * (rows - 1) - cost)
 
 
 @dataclass(slots=True)

@@ -201,4 +201,4 @@ def _memory_is_full(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)
-    return free < 0.4 * total  # as much again is needed to join the batches, and some to train
+    return free < 0.55 * total  # as much again is needed to join the batches, and some to train
