@@ -1,4 +1,4 @@
-"""Answers with drafts against the same answers in single steps, in turns, over HTTP."""
+"""Answers with drafts against the same answers in single steps."""
 
 import inspect
 import json
@@ -6,18 +6,18 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 from models.catalog import Checkpoint, CheckpointError
-from models.catalog import inspect as inspect_checkpoint
 from models.families import family_of
 from models.speculation.source import drafter_of
 from storage import answer_pieces, json_text
-from tests.support.running import Running
 from tools.bench.client import Client
 from tools.bench.figure import Bar, Figure, centre
-from tools.bench.prompts import words
+from tools.bench.in_turns import InTurns, in_turns
+from tools.bench.prompts import Prompts, request, words
 from tools.bench.services import Places, real
 
 _TOPICS = (
@@ -54,15 +54,17 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """`said` is the content, without the ids of its calls."""
+    """`said` is the content, without the ids of its calls, or the ids of its tokens; `measured` has
+    the counts and times that the engine told."""
 
-    said: list[dict[str, Any]]
-    telemetry: Mapping[str, Any]
+    said: list[Any]
+    tokens: int
+    measured: Mapping[str, Any]
 
     @property
     def rate(self) -> float:
         """Tokens a second of decoding."""
-        return self.telemetry["output_tokens"] / self.telemetry["decode_seconds"]
+        return self.tokens / self.measured["decode_seconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,38 +81,45 @@ class _Pair:
         return self.drafted.said == self.serial.said
 
 
-class _Bench:
-    """Two services of one model. They take turns, also in being first."""
+class _Engines:
+    """Two of one model. They take turns, round by round."""
 
-    def __init__(self, drafting: Running, serial: Running) -> None:
-        self._drafting, self._serial = drafting.url, serial.url
-        self._asked = 0
+    def __init__(self, engines: InTurns, prompts: Prompts) -> None:
+        self._engines, self._prompts = engines, prompts
 
-    def pair(self, asked: Mapping[str, Any]) -> _Pair:
-        self._asked += 1
-        if self._asked % 2:
-            return _Pair(_ask(self._drafting, asked), _ask(self._serial, asked))
-        serial = _ask(self._serial, asked)
-        return _Pair(_ask(self._drafting, asked), serial)
+    def pair(self, text: str, max_tokens: int, temperature: float = 0) -> _Pair:
+        told = self._engines.generate(self._prompts.ids(text), max_tokens, temperature)
+        drafted, serial = (
+            _Answered(each["ids"], len(each["ids"]), each["stats"])
+            for each in (told["drafted"], told["serial"])
+        )
+        return _Pair(drafted, serial)
 
 
 @contextmanager
-def _services(checkpoint: Checkpoint, places: Places, *options: str) -> Iterator[_Bench]:
-    with (
-        real(checkpoint, places.disk, *options) as drafting,
-        real(checkpoint, places.disk, "--speculation", "off") as serial,
-    ):
-        bench = _Bench(drafting, serial)
-        bench.pair(_request("Say hello.", 8))  # both are warm then
-        yield bench
+def _engines(checkpoint: Checkpoint, drafter: Path | None) -> Iterator[_Engines]:
+    with in_turns(checkpoint.path, checkpoint.stop_ids, drafter) as both:
+        engines = _Engines(both, Prompts(checkpoint))
+        engines.pair("Say hello.", 8)  # both are warm then
+        yield engines
+
+
+def _served(checkpoint: Checkpoint) -> Path | None:
+    """What drafts for the model when it is served: what MERERUN_DRAFT_MODEL names, or what is
+    shipped for it."""
+    asked = os.environ.get("MERERUN_DRAFT_MODEL")
+    try:
+        return drafter_of(checkpoint, asked, checkpoint.path)
+    except CheckpointError:  # it is for another model
+        return None
 
 
 def rewrite(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
     """A file is written again with a small change."""
     bar = 3.0 if checkpoint.id.startswith("qwen") else 2.2
-    with _services(checkpoint, places) as bench:
+    with _engines(checkpoint, _served(checkpoint)) as engines:
         pairs = [
-            bench.pair(_request(_rewrite(source), 80 if quick else 400))
+            engines.pair(_rewrite(source), 80 if quick else 400)
             for source in (_SOURCES[:1] if quick else _SOURCES)
         ]
     yield _gain(f"{checkpoint.id}: a file again, with a change", pairs, Bar(">=", bar))
@@ -120,8 +129,8 @@ def prompts(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Fig
     """Thirty prompts of all kinds, most of which have nothing to draft from."""
     asked = [ask.format(topic) for topic in _TOPICS for ask in _ASKS[:2]]
     asked[1::3] = [_ASKS[2 + n % 2].format(_TOPICS[n]) for n in range(10)]
-    with _services(checkpoint, places) as bench:
-        pairs = [bench.pair(_request(each, 96)) for each in asked[: 3 if quick else 30]]
+    with _engines(checkpoint, _served(checkpoint)) as engines:
+        pairs = [engines.pair(each, 96) for each in asked[: 3 if quick else 30]]
     gains = [each.gain for each in pairs]
     yield Figure(
         f"{checkpoint.id}: the prompt with the least gain",
@@ -133,53 +142,47 @@ def prompts(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Fig
 
 
 def companion(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
-    """Chat with the companion that is shipped for the model, or with what MERERUN_DRAFT_MODEL
-    names. Models for which there is nothing of the kind are left out."""
-    try:
-        folder = drafter_of(checkpoint, os.environ.get("MERERUN_DRAFT_MODEL"), checkpoint.path)
-    except CheckpointError:
-        folder = None
-    if folder is None:
+    """Chat with what drafts for the model, if anything does, and without."""
+    drafter = _served(checkpoint)
+    if drafter is None:
         return
-    asked = [_ASKS[n % 3].format(topic) for n, topic in enumerate(_TOPICS)]
-    requests = [_request(each, 128) for each in asked[: 3 if quick else 15]]
-    with _services(checkpoint, places, "--draft-model", str(folder)) as bench:
-        pairs = [bench.pair(each) for each in requests]
-    yield _gain(
-        f"{checkpoint.id}: chat, drafts of the companion and the text", pairs, Bar(">=", 1.4)
-    )
-    # A companion that is shipped goes with the name of its model.
-    nameless = places.disk / "no-companion"
-    nameless.symlink_to(checkpoint.path)
-    with _services(inspect_checkpoint(nameless), places) as bench:
-        pairs = [bench.pair(each) for each in requests]
-    yield _gain(f"{checkpoint.id}: the same chat, drafts of the text alone", pairs, None)
+    asked = [_ASKS[n % 3].format(topic) for n, topic in enumerate(_TOPICS)][: 3 if quick else 15]
+    for temperature in (0.0, 1.0):
+        for weights, source in ((drafter, "companion and text"), (None, "text alone")):
+            with _engines(checkpoint, weights) as engines:
+                pairs = [engines.pair(each, 128, temperature) for each in asked]
+            bar = Bar(">=", 1.4) if weights and not temperature else None
+            name = f"{checkpoint.id}: chat at temperature {temperature:g}, {source}"
+            yield _gain(name, pairs, bar)
 
 
 def grammar(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
-    """Calls that a grammar guides."""
+    """Calls that a grammar guides, over HTTP: two services take turns, also in being first."""
     if not family_of(checkpoint).capabilities.tools:
         return
-    with _services(checkpoint, places) as bench:
-        pairs = [
-            bench.pair(
-                {
-                    **_request(f"File a report. {words(12, seed)}", 96),
-                    "tools": [_TOOL],
-                    "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
-                }
-            )
-            for seed in range(2 if quick else 12)
-        ]
-    yield _gain(f"{checkpoint.id}: guided calls", pairs, Bar(">=", 1.15))
+    with (
+        real(checkpoint, places.disk) as drafting,
+        real(checkpoint, places.disk, "--speculation", "off") as serial,
+    ):
+        pairs: list[_Pair] = []
+        for seed in range(2 if quick else 24):
+            asked = {
+                **request(f"File a report. {words(12, seed)}", 96),
+                "tools": [_TOOL],
+                "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+            }
+            urls = (drafting.url, serial.url)
+            told = {url: _ask(url, asked) for url in (urls if seed % 2 else urls[::-1])}
+            pairs.append(_Pair(*(told[url] for url in urls)))
+    yield _gain(f"{checkpoint.id}: guided calls", pairs[1:], Bar(">=", 1.15))  # the first warms up
 
 
 def equality(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
     """Whether drafts change a greedy answer."""
     count = 5 if quick else 200
-    with _services(checkpoint, places) as bench:
+    with _engines(checkpoint, _served(checkpoint)) as engines:
         pairs = [
-            bench.pair(_request(f"{words(6, seed)}. Repeat these words, then go on.", 24))
+            engines.pair(f"{words(6, seed)}. Repeat these words, then go on.", 24)
             for seed in range(count)
         ]
     yield Figure(
@@ -204,21 +207,13 @@ def _rewrite(source: str) -> str:
     )
 
 
-def _request(text: str, max_tokens: int) -> dict[str, Any]:
-    return {
-        "model": "claude-bench",
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "messages": [{"role": "user", "content": text}],
-    }
-
-
 def _ask(url: str, asked: Mapping[str, Any]) -> _Answered:
     client = Client(url)  # one that waits for the other's turn would be closed
     message = client.post("/v1/messages", json.dumps(asked).encode())
     latest = client.get("/v1/runs?limit=1")["data"][0]
+    telemetry = client.get(f"/v1/runs/{latest['id']}")["telemetry"]
     said = [{k: v for k, v in each.items() if k != "id"} for each in message["content"]]
-    return _Answered(said, client.get(f"/v1/runs/{latest['id']}")["telemetry"])
+    return _Answered(said, telemetry["output_tokens"], telemetry)
 
 
 def _gain(name: str, pairs: list[_Pair], bar: Bar | None) -> Figure:
@@ -227,7 +222,7 @@ def _gain(name: str, pairs: list[_Pair], bar: Bar | None) -> Figure:
         name,
         median(each.gain for each in pairs),
         "x",
-        f"{len(pairs)} pairs in turns, greedy, median ratio of tokens/s while decoding: with "
+        f"{len(pairs)} pairs in turns, median ratio of tokens/s while decoding: with "
         f"drafts {centre([each.drafted.rate for each in pairs])}, without {centre(serial)}; "
         f"{_acceptance(pairs)}; {_equal(pairs)}",
         bar,
@@ -236,13 +231,13 @@ def _gain(name: str, pairs: list[_Pair], bar: Bar | None) -> Figure:
 
 def _acceptance(pairs: list[_Pair]) -> str:
     def total(name: str) -> int:
-        return sum(each.drafted.telemetry[name] for each in pairs)
+        return sum(each.drafted.measured[name] for each in pairs)
 
     rounds = total("verified_rounds")
     return (
         f"{total('accepted_tokens')} of {total('drafted_tokens')} drafts right in {rounds} rounds "
         f"({1 + total('accepted_tokens') / max(rounds, 1):.2f} tokens a round), "
-        f"{total('output_tokens')} tokens in all"
+        f"{sum(each.drafted.tokens for each in pairs)} tokens in all"
     )
 
 
