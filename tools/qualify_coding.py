@@ -27,10 +27,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     limits = Limits(options.timeout_s, options.max_turns, options.small_prompt)
     try:
         task = Task.read()
-        baseline = baseline_of(task)
         client = Client.find(options.client)
         server = server_of(options)
         new_folder(options.evidence)
+        baseline = baseline_of(task)
     except (NotFrozen, Unusable, NoClient, NoServer, CannotWrite) as error:
         refuse("qualify-coding", error)
     began, clock = datetime.now(UTC).isoformat(timespec="seconds"), time.monotonic()
