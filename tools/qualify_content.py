@@ -21,7 +21,8 @@ from tools.qualification.content.cohort import (
     reference,
     worse,
 )
-from tools.qualification.content.fixtures import Fixture, NotFrozen, fixtures
+from tools.qualification.content.fixtures import Fixture, fixtures
+from tools.qualification.frozen import NotFrozen
 from tools.qualification.sdk import anthropic
 from tools.qualification.server import NoServer, Server
 from tools.qualification.table import table

@@ -4,14 +4,14 @@ What it writes into the file has what breaks careless parsers: the markers of ev
 quotes, backslashes, a tab, characters beyond ASCII, and line ends at both ends.
 """
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from models.conversation import Block, Text, Thinking, ToolCall
 from tests.models.families.histories import FORGED
+from tools.qualification.coding.files import read_files
+from tools.qualification.coding.testing import run_tests
 
 QUESTION = "A test of the prices fails. Please mend what it tests, not the test."
 # What the client may do without a question.
@@ -101,14 +101,11 @@ class Project:
             6: [Thinking("All is well."), Text("The test passes.\n\n- `1 - discount` is paid now")],
         }
 
-    def is_mended(self, elsewhere: Path) -> bool:
+    def is_mended(self) -> bool:
         """Only the program was changed, as asked, and passes tests that the session never saw."""
-        hidden = elsewhere / "test_hidden.py"
-        hidden.write_text(_TESTS.format(discount=0.5, total=6))
-        command = (sys.executable, "-B", "-m", "unittest", "test_hidden")
-        tested = subprocess.run(command, cwd=elsewhere, env={"PYTHONPATH": str(self.folder)})
+        unseen = {"test_unseen.py": _TESTS.format(discount=0.5, total=6).encode()}
         return (
-            tested.returncode == 0
+            run_tests(unseen, read_files(self.folder)).verdict == "passed"
             and self.program.read_text() == _PROGRAM.partition("\n    return")[0] + _MENDED
             and self.tests.read_text() == _TESTS.format(discount=0.25, total=9)
             and self.requirements.read_text() == _REQUIREMENTS

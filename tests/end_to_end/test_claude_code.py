@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from models.catalog import Checkpoint, inspect
+from models.conversation import Block
 from tests.end_to_end.coding_conversation import shown
 from tests.end_to_end.mending_session import ALLOWED, QUESTION, Project
+from tests.end_to_end.qualified_session import ANSWERS
 from tests.end_to_end.tiny_families import FAMILIES, Tiny
 from tests.end_to_end.written_answers import ids_of
-from tests.support.claude_code import User, installed
+from tests.support.claude_code import NEW, OLD, User, installed
 from tests.support.lives import assert_stops_well
 from tests.support.running import Running, scripted_service
 from tests.support.wide_context import with_context
+from tools.qualify_coding import main
 
-OLD, NEW = "2.1.197", "2.1.332"
 SMALL_PROMPT = ("--bare",)
 
 
@@ -31,10 +33,11 @@ class Scripted:
     script: Path
     tiny: Tiny
 
-    def will_mend(self, project: Project) -> None:
+    def will_say(self, told: Mapping[int, Sequence[Block]]) -> None:
+        """The answers, by how many results of tools the prompt has."""
         answers = {
             results: self.tiny.ids(self.checkpoint, answer, after_results=results > 0)
-            for results, answer in project.answers().items()
+            for results, answer in told.items()
         }
         mark = ids_of(self.checkpoint, self.tiny.result)
         self.script.write_text(json.dumps({"mark": mark, "answers": answers}))
@@ -86,10 +89,28 @@ def test_either_version_mends_a_bug_with_either_prompt(
     mend(scripted, tmp_path, version, *options)
 
 
+@pytest.mark.parametrize("scripted", list(FAMILIES)[:1], indirect=True)
+def test_a_session_that_does_all_that_is_asked_qualifies(
+    scripted: Scripted, tmp_path: Path
+) -> None:
+    scripted.will_say(ANSWERS)
+    before = len(scripted.asked())
+    evidence = tmp_path / "evidence"
+    options = ("--client", str(installed(NEW)), "--small-prompt", "--evidence", str(evidence))
+
+    assert main([scripted.service.url, *options]) == 0
+    (session,) = json.loads((evidence / "report.json").read_text())["sessions"]
+    transport = session["transport"]
+    assert (transport["verdict"], transport["answers"]) == ("passed", len(ANSWERS))
+    assert transport["usage"]["cache_read_input_tokens"] > 0
+    posts = [each for each in scripted.asked()[before:] if each.startswith("POST")]
+    assert posts == ["POST /v1/messages: 200"] * len(ANSWERS)
+
+
 def mend(scripted: Scripted, folder: Path, version: str, *options: str) -> None:
     """A whole session, in which no request is refused, and none goes beyond loopback."""
     project = Project.write(folder / "a project")
-    scripted.will_mend(project)
+    scripted.will_say(project.answers())
     user = User(installed(version), folder, project.folder)
     user.connect(scripted.service.url)
     before = len(scripted.asked())
@@ -103,7 +124,7 @@ def mend(scripted: Scripted, folder: Path, version: str, *options: str) -> None:
     assert session.result["result"] == said[-1]["text"]
     assert not session.result["is_error"]
     assert session.result["permission_denials"] == []
-    assert project.is_mended(folder)
+    assert project.is_mended()
 
     assert scripted.asked()[before:] == ["POST /v1/messages: 200"] * len(answers)
     assert not session.strayed

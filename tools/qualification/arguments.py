@@ -1,4 +1,4 @@
-"""The options that both qualifying tools have."""
+"""The options that all qualifying tools have."""
 
 import argparse
 import sys

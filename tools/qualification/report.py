@@ -7,7 +7,7 @@ from typing import Any, Literal
 from tools.qualification.check import Result
 from tools.qualification.sdk import anthropic
 from tools.qualification.server import Server
-from tools.qualification.table import cell, markdown, printable, table
+from tools.qualification.table import cell, listing, markdown, printable, table
 
 AreaVerdict = Literal["qualified", "failed", "not qualified"]
 
@@ -58,8 +58,7 @@ class Report:
 
     def as_page(self) -> str:
         """Areas, checks, what the model said, and the evidence of what failed."""
-        facts = "\n".join(f"- {name}: {markdown(str(it))}" for name, it in self._facts().items())
-        sections = [f"# Qualification of {markdown(self.server.model)}\n\n{facts}"]
+        sections = [f"# Qualification of {markdown(self.server.model)}\n\n{listing(self._facts())}"]
         if self.gone:
             sections.append("**The server was gone at the end.** What was left is not run.")
         sections += [

@@ -1,7 +1,7 @@
 """Texts that models and servers wrote, in Markdown and on terminals."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -10,6 +10,11 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [[markdown(each) for each in row] for row in (heading, *rows)]
     lines.insert(1, ["---"] * len(heading))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def listing(facts: Mapping[str, Any]) -> str:
+    """A list in Markdown of what is known, by its names."""
+    return "\n".join(f"- {name}: {markdown(str(it))}" for name, it in facts.items())
 
 
 def cell(value: Any) -> str:

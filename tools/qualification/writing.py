@@ -16,6 +16,18 @@ def check_place(path: Path) -> None:
         raise CannotWrite(f"{path} cannot be written: give a file in a folder that can be written")
 
 
+def new_folder(path: Path) -> None:
+    """Make a folder, or take one that is empty. Raises CannotWrite."""
+    try:
+        path.mkdir(exist_ok=True)
+        if next(path.iterdir(), None) is not None:
+            raise CannotWrite(f"{path} has files in it already: give a new folder")
+    except OSError as error:
+        raise CannotWrite(f"the folder {path} cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK):
+        raise CannotWrite(f"{path} cannot be written: give a new folder")
+
+
 def write_text(path: Path, text: str) -> None:
     """Put a file in place whole, or leave what was there. Raises CannotWrite."""
     part = path.with_name(f"{path.name}.part")
