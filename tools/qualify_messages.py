@@ -9,9 +9,15 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
-from tools.qualification.arguments import parser, refuse, run, server_of
+from tools.qualification.arguments import (
+    add_only,
+    add_reports,
+    parser,
+    refuse,
+    run,
+    server_of,
+)
 from tools.qualification.check import Check, Result, perform
 from tools.qualification.checks import (
     cache,
@@ -26,7 +32,7 @@ from tools.qualification.checks import (
 )
 from tools.qualification.report import Report
 from tools.qualification.server import NoServer, Server
-from tools.qualification.writing import CannotWrite, check_place, write_json, write_text
+from tools.qualification.writing import CannotWrite, check_place, write_reports
 
 _MODULES = (
     protocol,
@@ -58,10 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = Report(server, began, round(time.monotonic() - clock, 1), results, gone)
     print(report.summary())
     try:
-        if options.json:
-            write_json(options.json, report.as_json())
-        if options.page:
-            write_text(options.page, report.as_page())
+        write_reports(report, options.json, options.page)
     except CannotWrite as error:
         print(f"qualify-messages: {error}", file=sys.stderr)
         return 1
@@ -82,16 +85,8 @@ def _results(checks: Iterable[Check], server: Server) -> Iterator[Result]:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser("qualify-messages", __doc__, max_tokens=256)
-    options.add_argument(
-        "--only",
-        nargs="+",
-        choices=_AREAS,
-        default=_AREAS,
-        metavar="NAME",
-        help=f"areas to check: {', '.join(_AREAS)}",
-    )
-    options.add_argument("--json", type=Path, metavar="FILE", help="write the whole report here")
-    options.add_argument("--page", type=Path, metavar="FILE", help="write it as Markdown here")
+    add_only(options, "areas to check", _AREAS)
+    add_reports(options)
     return options.parse_args(arguments)
 
 

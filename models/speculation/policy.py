@@ -20,10 +20,10 @@ _SMOOTHING = 0.3  # the share of the newest measurement
 
 # How many drafts have to tell otherwise before the chance that was offered counts for half, and
 # what is left of earlier rounds with each round: of matches, which one part of a text has and
-# another has not, and of drafters with weights, of which one run tells for the next.
+# another has not, and of drafters with weights, which are as good everywhere.
 _PRIOR_WEIGHT, _STEADY_WEIGHT = 3.0, 8.0
 _FORGETTING, _STEADY_FORGETTING = 0.9, 0.97
-_LEARNING = 1 / 32  # with each draft, of a drafter's chance in later runs
+_LEARNING = 1 / 32  # with each draft that was tried, of the chance in later runs
 _FADING = 1 / 256  # of all that was measured, with each serial step: drafts are tried again
 
 _SLOW_FADING = 1 / 2048  # of what passes cost, which seldom changes
@@ -40,15 +40,15 @@ _TRUSTED_ROUNDS, _MOST_TRUSTED = 16, 128  # once serial steps have shown that dr
 
 
 class StepCosts:
-    """What a pass costs by its rows, in passes of one row, for one model on one device; and of its
-    drafter with weights, if there is one, what a pass costs and how often drafts are right."""
+    """What a pass costs by its rows, in passes of one row, for one model on one device; what one
+    costs its drafter with weights, if there is one; and how often drafts were right in its runs."""
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {1: 1.0}
         self._tried = set[int]()
         self.drafting = _DRAFTING_COST
-        self.chance: float | None = None  # that a draft of that drafter is right; None if unknown
         self._has_drafted = False
+        self._chances: dict[str, float] = {}  # by kind of offer
 
     def of(self, rows: int) -> float:
         """As measured, or as far from the nearest width that was as rows are thought to cost."""
@@ -69,6 +69,14 @@ class StepCosts:
         if self._has_drafted:
             self.drafting += _SMOOTHING * (cost - self.drafting)
         self._has_drafted = True
+
+    def chance_of(self, offer: Offer) -> float:
+        """Of a draft of such an offer, if those before it are right, at the beginning of a run."""
+        return self._chances.get(offer.kind, offer.chance)
+
+    def tried(self, offer: Offer, tries: int, accepted: int) -> None:
+        before = self.chance_of(offer)
+        self._chances[offer.kind] = before + _LEARNING * (accepted - tries * before)
 
     def fade(self) -> None:
         """A serial step was made: in time, what seemed to cost much is tried again."""
@@ -157,11 +165,10 @@ class Policy:
         """A round over so many drafts took so long, after they took `drafting` seconds to make."""
         tries = min(drafted, accepted + 1)  # those after the first wrong one were not tried
         self._rate(offer).measured(tries, accepted)
+        self._costs.tried(offer, tries, accepted)
         self._costs.measured(drafted + 1, seconds / self._serial_seconds)
         if passes := _passes(offer, drafted):
             self._costs.drafted(drafting / passes / self._serial_seconds)
-            chance = offer.chance if self._costs.chance is None else self._costs.chance
-            self._costs.chance = chance + _LEARNING * (accepted - tries * chance)
         self._rounds += 1
         if self._rounds <= _WARM_UP_ROUNDS:
             return
@@ -195,11 +202,11 @@ class Policy:
 
     def _rate(self, offer: Offer) -> _Acceptance:
         if offer.kind not in self._rates:
-            chance, weight, forgetting = offer.chance, _PRIOR_WEIGHT, _FORGETTING
+            chance, weight, forgetting = self._costs.chance_of(offer), _PRIOR_WEIGHT, _FORGETTING
             if _passes(offer, 1):
-                known = self._costs.chance
-                chance, weight = chance if known is None else known, _STEADY_WEIGHT
-                forgetting = _STEADY_FORGETTING
+                weight, forgetting = _STEADY_WEIGHT, _STEADY_FORGETTING
+            else:
+                chance = (chance + offer.chance) / 2  # another text is another matter
             self._rates[offer.kind] = _Acceptance(offer.chance, chance, weight, forgetting)
         return self._rates[offer.kind]
 

@@ -32,6 +32,7 @@ class MessagesServer:
         self.answers = answers
         self.faults: set[str] = set()
         self.dies_after: int | None = None
+        self.speed = 1  # what it tells in usage for each token: who is faster has more to tell
         self.requests: list[dict[str, Any]] = []  # for messages
         self._ids = itertools.count(1)
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -70,6 +71,8 @@ class MessagesServer:
                     threading.Thread(target=server._http.shutdown).start()
                     server._http.socket.close()
                     return None  # and the connection ends
+                if "no tools" in server.faults and request.get("tools"):
+                    return self.refuse(400, "invalid_request_error", "tools are not supported")
                 if "accepts anything" not in server.faults:
                     if request["max_tokens"] < 0 or request["messages"][0]["role"] == "nobody":
                         return self.refuse(400, "invalid_request_error", "wrong")
@@ -114,7 +117,10 @@ class MessagesServer:
             "content": blocks,
             "stop_reason": "tool_use" if called else "end_turn",
             "stop_sequence": None,
-            "usage": {"input_tokens": _tokens(request), "output_tokens": 3},
+            "usage": {
+                "input_tokens": _tokens(request) * self.speed,
+                "output_tokens": 3 * self.speed,
+            },
         }
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from tools.qualification.sdk import anthropic
 
@@ -87,18 +87,34 @@ class Server:
         }
 
 
+def address_of(url: str) -> SplitResult:
+    """The parts of a server's URL. Raises NoServer where it is none."""
+    try:
+        address = urlsplit(url)
+        if address.username or address.password:
+            raise NoServer("a password in the URL would be in the report: use --api-key-file")
+        whole = address.scheme in ("http", "https") and address.hostname and address.port != 0
+    except ValueError:  # of the port, or of an address in brackets
+        whole = False
+    if not whole:
+        raise NoServer(f"{url!r} is no URL of a server: it begins with http:// or https://")
+    return address
+
+
 def find(
-    url: str, model: str | None, max_tokens: int, effort: str | None, key: str | None
+    url: str,
+    model: str | None,
+    max_tokens: int,
+    effort: str | None,
+    key: str | None,
+    model_option: str = "--model",
 ) -> Server:
     """The server at `url`, with its first model where none is named.
 
-    Raises NoServer where nothing answers, it wants another key, or no model can be found.
+    Raises NoServer where nothing answers, it wants another key, or no model can be found;
+    `model_option` is what names one.
     """
-    address = urlsplit(url)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        raise NoServer(f"{url!r} is no URL of a server: it begins with http:// or https://")
-    if address.username or address.password:
-        raise NoServer("a password in the URL would be in the report: use --api-key-file")
+    address_of(url)
     server = Server(url.rstrip("/"), model or "", max_tokens, effort, key)
     models = server.client().models
     try:
@@ -111,11 +127,13 @@ def find(
     except anthropic.NotFoundError as error:
         if model and not _has_list(models):
             return server  # it declares nothing; whether it has this model, the checks will tell
-        raise NoServer(f"{url} has no model {model!r}: {error}; name another by --model") from None
+        why = f"{url} has no model {model!r}: {error}"
+        raise NoServer(f"{why}; name another by {model_option}") from None
     except anthropic.AnthropicError as error:
-        raise NoServer(f"{url} does not tell its models: {error}; name one by --model") from None
+        why = f"{url} does not tell its models: {error}"
+        raise NoServer(f"{why}; name one by {model_option}") from None
     if found is None:
-        raise NoServer(f"{url} lists no model: name one by --model")
+        raise NoServer(f"{url} lists no model: name one by {model_option}")
     return replace(server, model=model or found.id, declared=found.model_dump(mode="json"))
 
 

@@ -38,6 +38,15 @@ def write_text(path: Path, text: str) -> None:
         raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None
 
 
+def write_reports(report: Any, json: Path | None, page: Path | None) -> None:
+    """Write what it has as JSON and as a page, where there is a place for it. Raises
+    CannotWrite."""
+    if json:
+        write_json(json, report.as_json())
+    if page:
+        write_text(page, report.as_page())
+
+
 def write_json(path: Path, value: Any) -> None:
     """The same for JSON, in ASCII: so characters that look alike can be told apart, and halves of
     characters be written at all. Raises CannotWrite."""
