@@ -1,6 +1,6 @@
 """Follows a `GuideSpec` through one answer: which token may come next."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 
 import numpy as np
@@ -65,7 +65,7 @@ class Guide:
             return ids[: self._matcher.validate_tokens(list(ids))] if goes_on else ()
 
     @contextmanager
-    def _after(self, token: int) -> Iterator[bool]:
+    def _after(self, token: int) -> Generator[bool]:
         """The grammar after `token`, for a while; whether it goes on then."""
         consumed = self._matcher.try_consume_tokens([token])
         try:

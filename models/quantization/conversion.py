@@ -123,7 +123,7 @@ def _parts(
         and wants(path, module) is True
         and not any(fnmatchcase(path, pattern) for pattern in kept)
     )
-    return tree_flatten(model.parameters()), coded_ones
+    return list(tree_flatten(model.parameters())), coded_ones
 
 
 def _kinds(
