@@ -123,7 +123,8 @@ def _parts(
         and wants(path, module) is True
         and not any(fnmatchcase(path, pattern) for pattern in kept)
     )
-    return list(tree_flatten(model.parameters())), coded_ones
+    parameters: Any = tree_flatten(model.parameters())
+    return parameters, coded_ones
 
 
 def _kinds(

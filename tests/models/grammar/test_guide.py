@@ -77,6 +77,41 @@ def test_a_grammar_limits_every_token_up_to_its_end(vocabulary: Vocabulary) -> N
     assert guide.is_free
 
 
+def test_what_comes_after_the_next_token_is_known_where_a_grammar_leaves_no_choice(
+    vocabulary: Vocabulary,
+) -> None:
+    choice = grammar('("harbour" | "hill" | "mountain")' + token(CLOSE))
+    spec = GuideSpec((Forced((7, 8, 9), 1), Constrained(choice, 2), Free()))
+    guide = Guide(spec, vocabulary, {STOP})
+    assert guide.foresees
+    assert guide.forced_after(7) == (8, 9)
+    followed(guide, [7, 8, 9])
+    (h, m) = ids_of(vocabulary, "hm")
+    for _ in range(2):  # looking ahead changes nothing
+        assert guide.forced_after(h) == ()
+        assert guide.forced_after(m)[:7] == tuple(ids_of(vocabulary, "ountain"))
+    followed(guide, [h])
+    (a,) = ids_of(vocabulary, "a")
+    assert guide.forced_after(a)[:5] == tuple(ids_of(vocabulary, "rbour"))
+    followed(guide, ids_of(vocabulary, "ill"))
+    assert guide.forced_after(CLOSE) == ()
+    followed(guide, [CLOSE])
+    assert not guide.foresees
+
+
+def test_a_draft_is_cut_where_the_grammar_refuses_it(vocabulary: Vocabulary) -> None:
+    spec = GuideSpec((Constrained(CALL, 1), Free()))
+    guide = Guide(spec, vocabulary, {STOP})
+    (brace,) = ids_of(vocabulary, "{")
+    for drafted, allowed in (("ab}", "ab}"), ("abcd", "abc"), ("}", ""), ("a{", "a")):
+        ids = tuple(ids_of(vocabulary, drafted))
+        assert guide.allowed_after(brace, ids) == ids[: len(allowed)]
+    assert guide.allowed_after(*ids_of(vocabulary, "x"), (1, 2)) == ()
+    end = followed(guide, ids_of(vocabulary, "{abc}"))
+    assert end.allowed_after(CLOSE, (1, 2)) == ()  # what follows is another state's matter
+    assert followed(end, [CLOSE]).allowed_after(1, (2, 3)) == (2, 3)
+
+
 def test_what_was_written_decides_where_to_go_on(vocabulary: Vocabulary) -> None:
     header = grammar('("a" | "b" | "c")' + token(CLOSE))
     name = vocabulary.written([CLOSE])

@@ -193,6 +193,20 @@ def test_what_did_not_pay_is_tried_again_after_a_while() -> None:
     assert 10 < steps < 500
 
 
+def test_a_pass_that_was_disturbed_is_not_held_against_its_width_for_long() -> None:
+    """As when MLX compiles for it, or the machine had other things to do."""
+    costs, offer = StepCosts(), of_match(16)
+    policy = warmed(costs)
+    for rows in range(2, 17):
+        for _ in range(2):  # the first of a width never counts
+            policy.verified(offer, rows - 1, rows - 1, 100.0)
+    assert all(costs.of(rows) < 5 for rows in range(2, 17))
+    before = costs.of(8)
+    for _ in range(500):
+        policy.stepped(1.0)
+    assert costs.of(8) < before
+
+
 def test_how_often_a_drafter_with_weights_is_right_is_known_to_the_next_run() -> None:
     costs, offer, match = StepCosts(), of_model(passes=1), of_match(8)
     policy = warmed(costs)
