@@ -42,7 +42,7 @@ class RuntimeRoutes:
                     "max_output_tokens": core.max_output_tokens,
                     "weights_sha256": core.checkpoint.weights_sha256,
                     "source": core.checkpoint.source,
-                    "path": str(core.checkpoint.path),
+                    "path": str(core.checkpoint.path.absolute()),
                 },
                 "engine": asdict(engine),
                 "memory": {

@@ -195,7 +195,7 @@ def test_what_did_not_pay_is_tried_again_after_a_while() -> None:
 
 def test_a_pass_that_was_disturbed_is_not_held_against_its_width_for_long() -> None:
     """As when MLX compiles for it, or the machine had other things to do."""
-    costs, offer = StepCosts(), of_match(16)
+    costs, offer = StepCosts(), of_match(8)
     policy = warmed(costs)
     for rows in range(2, 17):
         for _ in range(2):  # the first of a width never counts
