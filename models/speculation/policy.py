@@ -60,8 +60,8 @@ class StepCosts:
         if rows not in self._tried:
             self._tried.add(rows)
             return
-        before = self.of(rows)
         weight = _SMOOTHING if rows in self._known else 1.0
+        before = self._known.get(rows, _thought(rows))
         self._known[rows] = before + weight * (min(cost, _SURPRISE * before) - before)
 
     def drafted(self, cost: float) -> None:
@@ -82,7 +82,7 @@ class StepCosts:
         """A serial step was made: in time, what seemed to cost much is tried again."""
         self.drafting += _FADING * (_DRAFTING_COST - self.drafting)
         for rows, cost in self._known.items():
-            self._known[rows] = cost + _SLOW_FADING * (1 + _ROW_COST * (rows - 1) - cost)
+            self._known[rows] = cost + _SLOW_FADING * (_thought(rows) - cost)
 
 
 @dataclass(slots=True)
@@ -209,6 +209,11 @@ class Policy:
                 chance = (chance + offer.chance) / 2  # another text is another matter
             self._rates[offer.kind] = _Acceptance(offer.chance, chance, weight, forgetting)
         return self._rates[offer.kind]
+
+
+def _thought(rows: int) -> float:
+    """What a pass is taken to cost while nothing is measured."""
+    return 1 + _ROW_COST * (rows - 1)
 
 
 def _passes(offer: Offer, width: int) -> int:
