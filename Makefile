@@ -1,5 +1,6 @@
 # `make serve` and `make test` do all they need: system packages, environment, model, then their job.
-# `make faults` is the long form of tests/faults, of which `make test` runs a part.
+# `make faults` is the long form of tests/faults, of which `make test` runs a part. `make outcome` has a real model in
+# the real Claude Code try to mend a program, and tells whether it could.
 # Variables: PYTHON (3.11 or newer), EXTRA (cpu or cuda13 on Linux; nothing on macOS, which has Metal), MODEL (what
 # `make serve` fetches and serves).
 
@@ -12,7 +13,7 @@ IN_PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 # CI installs exactly what was tested last; a user gets the newest that the bounds admit.
 LOCK := $(if $(CI),--constraint constraints.txt)
 
-.PHONY: serve test faults check format
+.PHONY: serve test faults outcome check format
 
 serve: .venv/serve-installed
 	$(BIN)/mererun models pull $(MODEL)
@@ -24,6 +25,9 @@ test: .venv/dev-installed
 
 faults: .venv/dev-installed
 	MERERUN_FAULTS=long $(BIN)/python -m pytest tests/faults
+
+outcome: .venv/dev-installed
+	MERERUN_OUTCOME=1 $(BIN)/python -m pytest -s tests/end_to_end/test_claude_code_outcome.py
 
 check: .venv/dev-installed
 	$(BIN)/ruff check
