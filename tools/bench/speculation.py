@@ -146,11 +146,11 @@ def companion(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[F
     drafter = _served(checkpoint)
     if drafter is None:
         return
-    asked = [_ASKS[n % 3].format(topic) for n, topic in enumerate(_TOPICS)][: 3 if quick else 15]
+    asked = [_ASKS[n % 3].format(topic) for n, topic in enumerate(_TOPICS)][: 3 if quick else 8]
     for temperature in (0.0, 1.0):
         for weights, source in ((drafter, "companion and text"), (None, "text alone")):
             with _engines(checkpoint, weights) as engines:
-                pairs = [engines.pair(each, 128, temperature) for each in asked]
+                pairs = [engines.pair(each, 96, temperature) for each in asked]
             bar = Bar(">=", 1.4) if weights and not temperature else None
             name = f"{checkpoint.id}: chat at temperature {temperature:g}, {source}"
             yield _gain(name, pairs, bar)
@@ -165,7 +165,7 @@ def grammar(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Fig
         real(checkpoint, places.disk, "--speculation", "off") as serial,
     ):
         pairs: list[_Pair] = []
-        for seed in range(2 if quick else 24):
+        for seed in range(2 if quick else 13):
             asked = {
                 **request(f"File a report. {words(12, seed)}", 96),
                 "tools": [_TOOL],
