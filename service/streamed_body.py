@@ -5,7 +5,12 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import anyio
-from hypercorn.typing import ASGIReceiveCallable, ASGIReceiveEvent
+from hypercorn.typing import (
+    ASGIReceiveCallable,
+    ASGIReceiveEvent,
+    ASGISendCallable,
+    ASGISendEvent,
+)
 from quart import Request
 from quart.asgi import ASGIHTTPConnection
 from quart.wrappers.request import Body
@@ -42,18 +47,39 @@ class PacedConnection(ASGIHTTPConnection):
 
         await super().handle_messages(request, paced)
 
+    async def handle_request(self, request: Request, send: ASGISendCallable) -> None:
+        async def answered(event: ASGISendEvent) -> None:
+            if isinstance(request.body, _PacedBody):
+                request.body.forget()
+            await send(event)
+
+        await super().handle_request(request, answered)
+
 
 class _PacedBody(Body):
     def __init__(self, *limits: int | None) -> None:
         super().__init__(*limits)
         self._unread = 0
+        self._is_wanted = True
         self._room = asyncio.Event()
+        self._room.set()
+
+    def forget(self) -> None:
+        """There is an answer, so nobody reads any more.
+
+        What still comes has to be taken all the same: Hypercorn puts the end of the request behind
+        it, in a queue with little room, and closes no connection before. A client that sends on
+        would wait for ever.
+        """
+        self._is_wanted = False
         self._room.set()
 
     async def has_room(self) -> None:
         await self._room.wait()
 
     def append(self, data: bytes) -> None:
+        if not self._is_wanted:
+            return
         super().append(data)
         self._unread += len(data)
         if self._unread >= PIECE_BYTES:
