@@ -36,7 +36,7 @@ def main_of(
                 figures.extend(others[part](given, options.quick))
                 continue
             try:
-                models = [resolve(model, _MODELS_DIR) for model in _MODELS]
+                models = [resolve(model, _MODELS_DIR) for model in options.model]
             except CheckpointError as error:
                 print(f"{name}: {error}; the tests install it", file=sys.stderr)
                 return 2
@@ -60,6 +60,14 @@ def _options(name: str, description: str | None, parts: list[str]) -> argparse.N
         default=parts,
         metavar="NAME",
         help=f"parts to measure: {', '.join(parts)}",
+    )
+    parser.add_argument(
+        "--model",
+        nargs="+",
+        choices=_MODELS,
+        default=_MODELS,
+        metavar="NAME",
+        help=f"models to measure: {', '.join(_MODELS)}",
     )
     parser.add_argument(
         "--quick", action="store_true", help="few repetitions: does it work at all?"
