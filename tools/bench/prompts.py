@@ -39,10 +39,12 @@ class Prompts:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._family = family_of(checkpoint)
 
-    def ids(self, text: str) -> list[int]:
+    def ids(self, text: str, system: str | None = _SYSTEM) -> list[int]:
         """The prepared prompt of a request with this one user turn."""
-        conversation = Conversation((Turn.of("system", _SYSTEM), Turn.of("user", text)))
-        return self._family.render(conversation).ids.tolist()
+        turns = [Turn.of("user", text)]
+        if system is not None:
+            turns.insert(0, Turn.of("system", system))
+        return self._family.render(Conversation(tuple(turns))).ids.tolist()
 
     def of_length(self, tokens: int, seed: int) -> str:
         """A user turn whose prepared prompt has as nearly as possible, and at most, `tokens`."""

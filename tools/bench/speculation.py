@@ -88,7 +88,8 @@ class _Engines:
         self._engines, self._prompts = engines, prompts
 
     def pair(self, text: str, max_tokens: int, temperature: float = 0) -> _Pair:
-        told = self._engines.generate(self._prompts.ids(text), max_tokens, temperature)
+        prompt = self._prompts.ids(text, system=None)
+        told = self._engines.generate(prompt, max_tokens, temperature)
         drafted, serial = (
             _Answered(each["ids"], len(each["ids"]), each["stats"])
             for each in (told["drafted"], told["serial"])
@@ -150,7 +151,7 @@ def companion(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[F
     for temperature in (0.0, 1.0):
         for weights, source in ((drafter, "companion and text"), (None, "text alone")):
             with _engines(checkpoint, weights) as engines:
-                pairs = [engines.pair(each, 96, temperature) for each in asked]
+                pairs = [engines.pair(each, 128, temperature) for each in asked]
             bar = Bar(">=", 1.4) if weights and not temperature else None
             name = f"{checkpoint.id}: chat at temperature {temperature:g}, {source}"
             yield _gain(name, pairs, bar)
