@@ -95,13 +95,12 @@ class Decoding:
         if self._speculation is None or most < 1:
             return None
         guide = self._guide
-        foresees = guide is not None and guide.foresees
-        if not foresees and not self._speculation.may_draft:
+        if not (guide and guide.foresees) and not self._speculation.may_draft:
             return None
         value = int(token.item())
         if value in self._stop_ids:
             return None
-        if guide is None or not foresees:
+        if guide is None:
             return self._speculation.draft(value, (), most)
         draft = self._speculation.draft(value, guide.forced_after(value), most)
         ids = () if draft is None else guide.allowed_after(value, draft.ids)

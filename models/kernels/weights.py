@@ -8,7 +8,7 @@ from typing import Self
 import mlx.core as mx
 import mlx.nn as nn
 
-GROUP_SIZE = 64  # inputs that share a scale and a bias
+from models.quantization.forms import GROUP_SIZE
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,6 @@ which bfloat16 holds exactly.
 
 # pyright: basic, reportMissingTypeStubs=false, reportArgumentType=false, reportAttributeAccessIssue=false
 
-from collections.abc import Callable
-
 import mlx.core as mx
 
 from models.quantization.forms import GROUP_SIZE, Form
@@ -30,20 +28,14 @@ def coded(weights: mx.array, form: Form) -> Codes:
     shape, inputs = weights.shape[:-1], weights.shape[-1]
     rows = weights.reshape(-1, inputs)
     step = max(1, _WEIGHTS_AT_ONCE // inputs)
-    rule = _rule(form)
     parts: list[Codes] = []
     for start in range(0, len(rows), step):
-        part = rule(rows[start : start + step].astype(mx.float32))
+        some = rows[start : start + step]
+        part = _symmetric(some) if form.symmetric else _affine(some, form.bits)
         mx.eval(part)
         parts.append(part)
     codes, scales, biases = (mx.concatenate(each) for each in zip(*parts, strict=True))
     return codes.reshape(*shape, -1), scales.reshape(*shape, -1), biases.reshape(*shape, -1)
-
-
-def _rule(form: Form) -> Callable[[mx.array], Codes]:
-    if form.symmetric:
-        return _symmetric
-    return lambda rows: _affine(rows, form.bits)
 
 
 def _affine(rows: mx.array, bits: int) -> Codes:
@@ -54,7 +46,7 @@ def _affine(rows: mx.array, bits: int) -> Codes:
 def _symmetric(rows: mx.array) -> Codes:
     """8 bits. Of the scale next to largest / 127 and its neighbours, each group gets the one with
     the least squared error of the codes that fit it."""
-    groups = rows.reshape(len(rows), -1, GROUP_SIZE)
+    groups = rows.astype(mx.float32).reshape(len(rows), -1, GROUP_SIZE)
     largest = mx.abs(groups).max(axis=-1, keepdims=True)
     nearest = mx.maximum(largest / _LARGEST, _LEAST_SCALE).astype(mx.bfloat16)
     unit = nearest.astype(mx.float32)  # in which errors are measured, so that none overflows
