@@ -3,16 +3,29 @@
 import json
 from pathlib import Path
 
-_NEVER = 1_000_000  # an id that is no token's
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from tests.support.tiny_checkpoint import MARKERS, byte_tokenizer
+
+# The first of the hidden numbers is large in every place, and all that markers are scored by.
+_LARGE, _NEVER = 30.0, -100.0
 
 
 def without_end(model: Path) -> Path:
-    """The model in that folder, of which nothing ends an answer but its budget."""
-    for name in ("config.json", "generation_config.json"):
-        _change(model / name, eos_token_id=_NEVER)
-    _change(model / "tokenizer_config.json", eos_token=None)
+    """The tiny checkpoint in that folder, with no marker among what it would ever say: families
+    have stop ids of their own, whatever a configuration calls the end."""
+    weights = load_file(model / "model.safetensors")
+    embedding = weights["model.embed_tokens.weight"]
+    head = embedding.copy()
+    head[:, 0] = 0
+    for marker in MARKERS:
+        row = head[byte_tokenizer().token_to_id(marker)]
+        row[:] = 0
+        row[0] = _NEVER
+    embedding[:, 0] = _LARGE
+    weights["lm_head.weight"] = np.ascontiguousarray(head)
+    save_file(weights, model / "model.safetensors", metadata={"format": "mlx"})
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
     return model
-
-
-def _change(file: Path, **values: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))

@@ -155,7 +155,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_the_model_says_what_it_would_have_said(real: Running, sampling: dict[str, Any]) -> None:
     """Interrupted by the death of the engine, and then by that of the service. What is asked has
     not been computed for another test."""
-    request = {**body(f"{sampling} go on", **sampling), "max_tokens": 700}
+    request = {**body(f"{sampling} go on", **sampling), "max_tokens": 3_000}
     with real.client() as client:
         expected = client.post("/v1/messages", json=request).raise_for_status().json()
     batch = create_batch(real, request)
@@ -190,7 +190,7 @@ def test_a_guided_call_goes_on_as_it_would_have(guided: Running) -> None:
         **body("go on", seed=7),
         "tools": [{"name": "add", "input_schema": schema}],
         "tool_choice": {"type": "any"},
-        "max_tokens": 800,
+        "max_tokens": 1_600,
     }
     with guided.client() as client:
         client.post("/v1/messages", json=request).raise_for_status()
