@@ -16,6 +16,7 @@ _ROW_COST = 0.05
 _DRAFTING_COST = 0.1
 _WIDTHS = (1, 2, 3, 5, 7, 11, 15)
 _LEAST_GAIN = 1.05  # over serial steps, as estimated: below it noise would decide
+_STAKE = 0.01  # of the answer so far: what drafts may put at risk, beyond what they have gained
 _SMOOTHING = 0.3  # the share of the newest measurement
 
 # How many drafts have to tell otherwise before the chance that was offered counts for half, and
@@ -55,14 +56,16 @@ class StepCosts:
         nearest = min(self._known, key=lambda known: abs(known - rows))
         return self._known[nearest] + _ROW_COST * (rows - nearest)
 
-    def measured(self, rows: int, cost: float) -> None:
-        """The first pass of each width does not count: kernels may have been compiled for it."""
-        if rows not in self._tried:
-            self._tried.add(rows)
-            return
-        weight = _SMOOTHING if rows in self._known else 1.0
+    def measured(self, rows: int, cost: float) -> float:
+        """Returns what is believed of it. The first pass of each width says nothing of later ones:
+        kernels may have been compiled for it."""
         before = self._known.get(rows, _thought(rows))
-        self._known[rows] = before + weight * (min(cost, _SURPRISE * before) - before)
+        believed = min(cost, _SURPRISE * before)
+        if rows in self._tried:
+            weight = _SMOOTHING if rows in self._known else 1.0
+            self._known[rows] = before + weight * (believed - before)
+        self._tried.add(rows)
+        return believed
 
     def drafted(self, cost: float) -> None:
         """Of one pass through the drafter's weights. The first does not count, either."""
@@ -107,6 +110,10 @@ class Policy:
     few drafts accepted, three serial steps, real ones, show what one costs now; if the rounds
     brought less than 95 % of that speed, nothing is drafted for a while: 32 tokens, then twice as
     long each time; if they brought more, nothing is doubted for a while.
+
+    An answer may be short, and is never to be much slower for its drafts. So what a round would
+    lose if none of them were right, times how likely that is, has to be small beside the answer so
+    far: the first rounds are narrow, until some drafts were right.
     """
 
     def __init__(self, costs: StepCosts) -> None:
@@ -120,6 +127,8 @@ class Policy:
         self._pause, self._paused = _PAUSE_TOKENS, 0
         self._trusted = _TRUSTED_ROUNDS
         self._rates: dict[str, _Acceptance] = {}  # by kind of offer
+        self._tokens = 0
+        self._gained = 0.0  # serial steps, by all rounds of the run: below 0, lost
 
     @property
     def drafts(self) -> bool:
@@ -129,6 +138,7 @@ class Policy:
     def choose(self, offers: Sequence[Offer]) -> tuple[Offer, int] | None:
         """The offer that gains most, and how many drafts of it to verify; None if none gains."""
         best, best_gain = None, _LEAST_GAIN
+        bearable = max(0.0, self._gained + _STAKE * self._tokens)
         for offer in offers:
             rate = self._rate(offer).rate
             expected, chance, drafts = 1.0, 1.0, 0
@@ -139,12 +149,15 @@ class Policy:
                     drafts, chance = drafts + 1, chance * rate
                     expected += chance
                 cost = self._costs.of(width + 1) + self._costs.drafting * _passes(offer, width)
+                if (1 - rate) * (cost - 1) > bearable:
+                    continue
                 if (gain := expected / cost) > best_gain:
                     best, best_gain = (offer, width), gain
         return best
 
     def stepped(self, seconds: float | None) -> None:
         """A serial step took so long, if that can be told."""
+        self._tokens += 1
         self._paused = max(0, self._paused - 1)
         self._costs.fade()
         for each in self._rates.values():
@@ -166,9 +179,12 @@ class Policy:
         tries = min(drafted, accepted + 1)  # those after the first wrong one were not tried
         self._rate(offer).measured(tries, accepted)
         self._costs.tried(offer, tries, accepted)
-        self._costs.measured(drafted + 1, seconds / self._serial_seconds)
+        cost = self._costs.measured(drafted + 1, seconds / self._serial_seconds)
         if passes := _passes(offer, drafted):
             self._costs.drafted(drafting / passes / self._serial_seconds)
+            cost += self._costs.drafting * passes
+        self._tokens += accepted + 1
+        self._gained += accepted + 1 - cost
         self._rounds += 1
         if self._rounds <= _WARM_UP_ROUNDS:
             return
