@@ -103,8 +103,13 @@ class Decoding:
         if guide is None:
             return self._speculation.draft(value, (), most)
         draft = self._speculation.draft(value, guide.forced_after(value), most)
-        ids = () if draft is None else guide.allowed_after(value, draft.ids)
-        return replace(draft, ids=ids) if draft and ids else None
+        if draft is None:
+            return None
+        if ids := guide.allowed_after(value, draft.ids):
+            return replace(draft, ids=ids)
+        self._speculation.refused(draft)
+        self._stepped_at = None  # drafting was no part of a step
+        return None
 
     def _verify(self, value: int, draft: Draft) -> list[int]:
         """The next token, and those of the draft that are right, by one pass over all of them."""
@@ -126,9 +131,10 @@ class Decoding:
             if self.stopped:
                 break
         if wrong := len(draft.ids) - accepted:
-            rollback.drop(1 + len(draft.ids) if rollback.is_whole else wrong)
+            rollback.drop(wrong)
             if rollback.is_whole:
                 logits = self._pass(ids)
+                mx.eval(logits)  # it is part of what this round takes
         state.ids.extend(ids)
         state.logits, self._drawn = logits[accepted : accepted + 1], drawn
         self._speculation.verified(draft, accepted, time.perf_counter() - started)

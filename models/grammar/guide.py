@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
+from itertools import takewhile
 
 import numpy as np
 from llguidance import LLMatcher
@@ -62,7 +63,11 @@ class Guide:
         if not isinstance(self._state, Constrained):
             return ids
         with self._after(token) as goes_on:
-            return ids[: self._matcher.validate_tokens(list(ids))] if goes_on else ()
+            if not goes_on:
+                return ()
+            # Weights may draft what only pads the vocabulary, which no matcher has heard of.
+            known = list(takewhile(lambda id: id < self._vocabulary.size, ids))
+            return ids[: self._matcher.validate_tokens(known)]
 
     @contextmanager
     def _after(self, token: int) -> Generator[bool]:

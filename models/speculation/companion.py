@@ -56,8 +56,15 @@ class Companion(Drafter):
         for file in sorted(folder.glob("*.safetensors")):
             weights.update(mx.load(str(file)))
         draft_ids = weights.pop("draft_ids", None)
-        if draft_ids is not None and mx.any(draft_ids >= rows_of(target)).item():
-            raise ValueError(f"it drafts tokens beyond the {rows_of(target)} of this model")
+        rows = rows_of(target)
+        if draft_ids is not None and mx.any(draft_ids >= rows).item():
+            raise ValueError(f"it drafts tokens beyond the {rows} of this model")
+        if config.mask_id >= rows:
+            raise ValueError(f"its mask is none of the {rows} tokens of this model")
+        if config.selector is not None and draft_ids is None and config.vocabulary < rows:
+            raise ValueError(
+                f"its selector knows {config.vocabulary} of this model's {rows} tokens"
+            )
         network = DFlash(config)
         network.load_weights(list(weights.items()))
         network.set_dtype(body_of(target).embed_tokens(mx.array([[0]])).dtype)
@@ -70,7 +77,6 @@ class Companion(Drafter):
 
     def begin(self, scope: str, tokens: Ids) -> None:
         self._take()
-        self._states.take()
         count = len(tokens)
         follows = scope == self._scope and self._first <= count <= self._end
         if follows and np.array_equal(self._tokens[:count], tokens):

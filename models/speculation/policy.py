@@ -107,7 +107,7 @@ class Policy:
     """How many drafts to verify in the next round of a run.
 
     It begins with serial steps, to know what one costs. When eight rounds after two of warm-up had
-    few drafts accepted, three serial steps, real ones, show what one costs now; if the rounds
+    few drafts accepted, three serial steps that can be timed show what one costs now; if the rounds
     brought less than 95 % of that speed, nothing is drafted for a while: 32 tokens, then twice as
     long each time; if they brought more, nothing is doubted for a while.
 
@@ -142,9 +142,7 @@ class Policy:
         for offer in offers:
             rate = self._rate(offer).rate
             expected, chance, drafts = 1.0, 1.0, 0
-            for width in _WIDTHS:
-                if width > offer.most:
-                    break
+            for width in (*(each for each in _WIDTHS if each < offer.most), offer.most):
                 while drafts < width:
                     drafts, chance = drafts + 1, chance * rate
                     expected += chance
@@ -172,17 +170,33 @@ class Policy:
             if not self._probes and len(self._probed) == _PROBES:
                 self._judge(sorted(self._probed)[_PROBES // 2])
 
+    def forced_pay(self, drafts: int) -> bool:
+        """Whether to verify so many drafts that are as good as certain costs less than steps."""
+        return self._costs.of(drafts + 1) < drafts + 1
+
+    def verified_forced(self, drafted: int, accepted: int, seconds: float) -> None:
+        """A round over so many of those took so long."""
+        self._tokens += accepted + 1
+        if self._serial_seconds:
+            self._costs.measured(drafted + 1, seconds / self._serial_seconds)
+
+    def refused(self, offer: Offer, made: int, drafting: float) -> None:
+        """So many drafts took `drafting` seconds to make, and a grammar allows none of them."""
+        self._gained -= self._drafted(offer, made, 0, drafting)
+
     def verified(
-        self, offer: Offer, drafted: int, accepted: int, seconds: float, drafting: float = 0.0
+        self,
+        offer: Offer,
+        drafted: int,
+        accepted: int,
+        seconds: float,
+        drafting: float = 0.0,
+        refused: int = 0,
     ) -> None:
-        """A round over so many drafts took so long, after they took `drafting` seconds to make."""
-        tries = min(drafted, accepted + 1)  # those after the first wrong one were not tried
-        self._rate(offer).measured(tries, accepted)
-        self._costs.tried(offer, tries, accepted)
+        """A round over so many drafts took so long, after they, and some more that a grammar
+        `refused`, took `drafting` seconds to make."""
         cost = self._costs.measured(drafted + 1, seconds / self._serial_seconds)
-        if passes := _passes(offer, drafted):
-            self._costs.drafted(drafting / passes / self._serial_seconds)
-            cost += self._costs.drafting * passes
+        cost += self._drafted(offer, drafted + refused, accepted, drafting)
         self._tokens += accepted + 1
         self._gained += accepted + 1 - cost
         self._rounds += 1
@@ -191,6 +205,18 @@ class Policy:
         self._recent.append((drafted, accepted, seconds + drafting))
         if len(self._recent) == _MEASURED_ROUNDS and self._is_low():
             self._probes, self._probed = _PROBES, []
+
+    def _drafted(self, offer: Offer, made: int, accepted: int, drafting: float) -> float:
+        """So many drafts were made, of which the first ones were right. What that took, in
+        steps."""
+        tries = min(made, accepted + 1)  # those after the first wrong one were not tried
+        self._rate(offer).measured(tries, accepted)
+        self._costs.tried(offer, tries, accepted)
+        passes = _passes(offer, made)
+        if not passes:
+            return 0.0
+        self._costs.drafted(drafting / passes / self._serial_seconds)
+        return self._costs.drafting * passes
 
     def _is_low(self) -> bool:
         drafted = sum(each for each, _, _ in self._recent)

@@ -24,29 +24,30 @@ class Rollback:
     """Made before a forward pass over more than one token; `drop` takes some of these back.
 
     Layers that grow, or rotate, lose their last tokens in place: mlx-lm keeps all that a window
-    held before such a pass until the next one. Recurrent layers replace their arrays, so holding
-    on to these is a snapshot; they can only go back to it.
+    held before such a pass until the next one. Where some layers are recurrent, all can only go
+    back to before the pass.
     """
 
     def __init__(self, layers: Sequence[Any]) -> None:
         self._parts = [part for _, part in parts(layers)]
-        recurrent = (part for part in self._parts if type(part) is ArraysCache)
-        self._recurrent = [(part, list(part.cache)) for part in recurrent]
+        is_recurrent = any(type(part) is ArraysCache for part in self._parts)
+        self._before = Mark(layers) if is_recurrent else None
 
     @property
     def is_whole(self) -> bool:
         """Whether the way back leads before all tokens of the pass."""
-        return bool(self._recurrent)
+        return self._before is not None
 
     def drop(self, tokens: int) -> None:
-        """Take back the last `tokens` of the pass: all of them, if it `is_whole`."""
+        """Take back the last `tokens` of the pass; or all of them, if it `is_whole`."""
+        if self._before is not None:
+            self._before.go_back()
+            return
         for part in self._parts:
             if type(part) is KVCache:
                 part.trim(tokens)
-            elif type(part) is RotatingKVCache:
+            else:
                 _drop_from_window(part, tokens)
-        for part, arrays in self._recurrent:
-            part.cache = arrays
 
 
 def _drop_from_window(part: RotatingKVCache, tokens: int) -> None:

@@ -60,6 +60,12 @@ def _check_companion(folder: Path, checkpoint: Checkpoint) -> None:
                 f"{folder} was made for a model of {of_companion} {what}, and {checkpoint.id} has "
                 f"{of_model}: use the companion that was trained for {checkpoint.id}"
             )
+    depth = config.get("num_hidden_layers")
+    if depth is not None and companion.target_layers[-1] >= depth:
+        raise CheckpointError(
+            f"{folder} reads layer {companion.target_layers[-1]}, counted from 0, and "
+            f"{checkpoint.id} has {depth}: use the companion that was trained for {checkpoint.id}"
+        )
 
 
 def _same_tokens(one: Path, other: Path) -> bool:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.speculation.drafter import Drafter, Offer
+from models.speculation.drafter import Drafter, Ids, Offer
 from models.speculation.policy import Policy, StepCosts
 from models.speculation.prompt_lookup import PromptLookup
 from models.speculation.text import Text
@@ -15,11 +15,12 @@ _MOST_FORCED = 15
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may come after the next one; of no offer if a grammar forces them. Making them
-    took so many seconds."""
+    """Tokens that may come after the next one, of those that were made in so many seconds; of no
+    offer if a grammar forces them."""
 
     ids: tuple[int, ...]
     offer: Offer | None = None
+    made: int = 0
     seconds: float = 0.0
 
 
@@ -40,7 +41,8 @@ class Speculation:
         seen: int = 0,
     ) -> None:
         self._text, self._policy = Text(prompt), Policy(costs)
-        self._lookup, self._drafter = PromptLookup(), drafter
+        self._drafter = drafter
+        self._drafters = [PromptLookup(), *([] if drafter is None else [drafter])]
         self._verified_rounds = self._drafted_tokens = self._accepted_tokens = 0
         if drafter is not None:
             drafter.begin(scope, self._text.ids[:seen])
@@ -56,30 +58,30 @@ class Speculation:
 
     @property
     def may_draft(self) -> bool:
-        """Whether it is worth knowing the next token, to draft what comes after it."""
-        if not self._policy.drafts:
-            return False
-        tokens = self._text.ids
-        if self._lookup.offer(tokens) is not None:
-            return True
-        offer = None if self._drafter is None else self._drafter.offer(tokens)
-        return offer is not None and self._policy.choose([offer]) is not None
+        """Whether it is worth knowing the next token, to draft what comes after it: if the device
+        has to wait for the host, a step takes longer. What can be asked is whether something would
+        be drafted in the place of that token."""
+        return self._policy.drafts and self._chosen(self._text.ids) is not None
 
     def draft(self, token: int, forced: Sequence[int], most: int) -> Draft | None:
         """Up to `most` tokens after `token`, the next one. A grammar expects `forced` to come."""
-        if forced:
-            return Draft(tuple(forced[: min(most, _MOST_FORCED)]))
-        if not self._policy.drafts:
+        certain = tuple(forced[: min(most, _MOST_FORCED)])
+        if certain and self._policy.forced_pay(len(certain)):
+            return Draft(certain)
+        if certain or not self._policy.drafts:
             return None
         started, tokens = time.perf_counter(), self._text.before(token)
-        drafters = [self._lookup] if self._drafter is None else [self._lookup, self._drafter]
-        offers = [offer for each in drafters if (offer := each.offer(tokens)) is not None]
-        chosen = self._policy.choose(offers)
+        chosen = self._chosen(tokens)
         if chosen is None:
             return None
         offer, width = chosen
         ids = offer.drafter.draft(tokens, min(width, most))
-        return Draft(ids, offer, time.perf_counter() - started)
+        return Draft(ids, offer, len(ids), time.perf_counter() - started)
+
+    def refused(self, draft: Draft) -> None:
+        """A grammar allows none of the draft."""
+        if draft.offer is not None:
+            self._policy.refused(draft.offer, draft.made, draft.seconds)
 
     def prefilled(self, tokens: int) -> None:
         """The model has seen the first `tokens` of the prompt."""
@@ -101,5 +103,14 @@ class Speculation:
         self._verified_rounds += 1
         self._drafted_tokens += len(draft.ids)
         self._accepted_tokens += accepted
-        if draft.offer is not None:
-            self._policy.verified(draft.offer, len(draft.ids), accepted, seconds, draft.seconds)
+        if draft.offer is None:
+            self._policy.verified_forced(len(draft.ids), accepted, seconds)
+            return
+        refused = draft.made - len(draft.ids)
+        self._policy.verified(
+            draft.offer, len(draft.ids), accepted, seconds, draft.seconds, refused
+        )
+
+    def _chosen(self, tokens: Ids) -> tuple[Offer, int] | None:
+        offers = [offer for each in self._drafters if (offer := each.offer(tokens)) is not None]
+        return self._policy.choose(offers)

@@ -37,7 +37,8 @@ class Pair:
 def engine_speed(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Figure]:
     """Decode, prefill and time to first text, as ratios."""
     prompts = Prompts(checkpoint)
-    with real(checkpoint, places.disk) as service, baseline(checkpoint.path) as bare:
+    without_drafts = real(checkpoint, places.disk, "--speculation", "off")
+    with without_drafts as service, baseline(checkpoint.path) as bare:
         bench = _Bench(service.url, bare, prompts)
         tokens, decodes, prefills = (24, 2, 1) if quick else (96, 5, 4)
         bench.pairs(1, _SHORT_PROMPT_TOKENS, _FEW_TOKENS)  # both are warm then

@@ -156,7 +156,7 @@ class _Bench:
 def _resident(folder: Path) -> Any:
     from models.engine.generate import ResidentModel  # in a process that has a BLAS before it
 
-    model = ResidentModel(folder, lambda done, total: None)
+    model = ResidentModel(folder, lambda done, total: None, speculates=False)  # steps are measured
     model.warm_up()
     return model
 

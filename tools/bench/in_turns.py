@@ -8,10 +8,12 @@ and each has a clock that stands still while it waits.
 # pyright: basic
 
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -99,6 +101,14 @@ class _Side(threading.Thread):
         self.told: Queue[Any] = Queue(1)
 
     def run(self) -> None:
+        """Ends the process if it fails: nobody would ever end the wait for what it tells."""
+        try:
+            self._work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _work(self) -> None:
         import mlx.core as mx
 
         self._turns.take_part(self._number)

@@ -11,7 +11,7 @@ from tools.bench.figure import Figure, table
 from tools.bench.machine import machine
 from tools.bench.services import Places, places
 
-_MODELS_DIR = REPOSITORY / "build" / "test-data" / "models"
+MODELS_DIR = REPOSITORY / "build" / "test-data" / "models"
 _MODELS = ("smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct")
 
 OfModel = Callable[[Checkpoint, Places, bool], Iterator[Figure]]
@@ -36,7 +36,7 @@ def main_of(
                 figures.extend(others[part](given, options.quick))
                 continue
             try:
-                models = [resolve(model, _MODELS_DIR) for model in options.model]
+                models = [resolve(model, MODELS_DIR) for model in options.model]
             except CheckpointError as error:
                 print(f"{name}: {error}; the tests install it", file=sys.stderr)
                 return 2

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from storage import answer_pieces, json_text
 from tools.bench.client import Client
 from tools.bench.figure import Bar, Figure, centre
 from tools.bench.in_turns import InTurns, in_turns
+from tools.bench.of_models import MODELS_DIR
 from tools.bench.prompts import Prompts, request, words
 from tools.bench.services import Places, real
 
@@ -110,8 +112,9 @@ def _served(checkpoint: Checkpoint) -> Path | None:
     shipped for it."""
     asked = os.environ.get("MERERUN_DRAFT_MODEL")
     try:
-        return drafter_of(checkpoint, asked, checkpoint.path)
-    except CheckpointError:  # it is for another model
+        return drafter_of(checkpoint, asked, MODELS_DIR)
+    except CheckpointError as error:  # such as that it is for another model
+        print(f"measured without it: {error}", file=sys.stderr)
         return None
 
 

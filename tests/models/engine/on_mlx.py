@@ -85,6 +85,9 @@ class Counting:
     def stepped(self, seconds: float | None) -> None:
         pass
 
+    def refused(self, draft: Any) -> None:
+        pass
+
     def verified(self, draft: Any, accepted: int, seconds: float) -> None:
         self._counts["verified_rounds"] += 1
         self._counts["drafted_tokens"] += len(draft.ids)

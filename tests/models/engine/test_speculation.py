@@ -68,6 +68,7 @@ def test_a_text_that_repeats_itself_is_drafted_from(mlx: OnMlx, folder: Path) ->
     answer = tokens_of(mlx(serially, folder, run))
     events = mlx(generate, folder, run)
     assert tokens_of(events) == answer
+    assert ending(events).stats.drafted_tokens > 0
 
 
 def test_a_draft_beyond_the_end_is_not_in_the_answer(mlx: OnMlx, folder: Path) -> None:

@@ -171,8 +171,41 @@ def test_what_gains_most_is_chosen_whoever_offers_it() -> None:
     assert policy.choose([]) is None
 
 
-def test_no_more_is_drafted_than_offered() -> None:
-    assert width_of(warmed(), of_model(most=4)) == 3
+def test_no_more_is_drafted_than_offered_and_all_of_it_may_be() -> None:
+    for most in range(1, 9):
+        assert width_of(warmed(costs_of(0.001)), of_model(most=most)) == most
+
+
+def test_drafts_that_a_grammar_refuses_are_wrong_and_have_cost_what_they_took() -> None:
+    policy, offer = warmed(), of_model(passes_each=1)
+    refused = 0
+    while width := width_of(policy, offer):
+        policy.refused(offer, width, 0.3 * width)
+        refused += 1
+    assert 0 < refused < 10
+    costs = StepCosts()
+    policy = warmed(costs)
+    for _ in range(20):  # of eight that were made, the grammar allows three
+        policy.verified(offer, 3, 3, 1.2, drafting=0.8, refused=5)
+    assert abs(costs.drafting - 0.1) < 0.01
+    assert width_of(policy, offer) < 8
+
+
+def test_what_a_grammar_forces_is_left_alone_where_it_costs_more_than_steps() -> None:
+    policy = warmed()
+    assert policy.forced_pay(3)
+    for _ in range(20):
+        policy.verified_forced(3, 3, 12.0)
+    assert not policy.forced_pay(3)
+    assert policy.forced_pay(15)
+
+
+def test_forced_drafts_before_any_step_say_nothing_of_costs() -> None:
+    costs = StepCosts()
+    policy, before = Policy(costs), costs.of(4)
+    for _ in range(2):
+        policy.verified_forced(3, 3, 12.0)
+    assert costs.of(4) == before
 
 
 def test_drafts_that_cost_as_much_as_steps_are_not_made() -> None:
