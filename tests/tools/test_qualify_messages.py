@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -180,11 +182,38 @@ def test_the_search_of_the_service_qualifies(
 
 
 def test_the_service_is_seen_to_cancel(qualify: Qualify, service_url: str, script: Path) -> None:
-    script.write_text(json.dumps({"say": "x" * 4000, "step_ms": 10, "prefill_steps": 30}))
+    script.write_text(json.dumps({"say": "x" * 4000, "step_ms": 10, "prefill_tokens": 5}))
     code, report = qualify(service_url, "--only", "cancellation", "--max-tokens", "4")
 
     assert code == 0, report["checks"]
     assert report["areas"]["cancellation"] == "qualified", checks(report, "skipped")
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_character", "verdict", "why"),
+    [
+        (1e-3, "failed", "the next answer took"),
+        (3e-4, "skipped", "s to go, less than the bar of"),
+    ],
+)
+def test_a_server_that_reads_prompts_to_their_end_does_not_qualify(
+    qualify: Qualify,
+    plain: MessagesServer,
+    seconds_a_character: float,
+    verdict: str,
+    why: str,
+) -> None:
+    reads = threading.Lock()
+
+    def slow(request: dict[str, Any]) -> Blocks:
+        with reads:
+            time.sleep(len(str(request["messages"])) * seconds_a_character)
+        return said("Paris.")
+
+    plain.answers = slow
+    _, report = qualify(plain.url, "--only", "cancellation")
+
+    assert why in checks(report, verdict)["cancellation: mid-prefill"]
 
 
 def test_what_cannot_be_qualified_is_refused(
