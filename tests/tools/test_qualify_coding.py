@@ -190,6 +190,37 @@ def test_the_key_is_in_no_evidence(qualify: Qualify, evidence: Path, tmp_path: P
     assert sum("[key]" in each for each in kept) == 2
 
 
+def test_a_key_that_is_a_common_word_changes_no_verdict(
+    qualify: Qualify, evidence: Path, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("test")
+    steps = [*GOOD, ["tell", "ANTHROPIC_API_KEY"]]
+    code, report = qualify(steps, options=("--api-key-file", str(key)))
+
+    assert (code, report["verdict"]) == (0, "passed"), report["sessions"]
+    assert report["sessions"][0]["transport"]["tool_calls"] == 7
+    assert "test" not in (evidence / "run-1" / "project.diff").read_text()
+
+
+def test_a_key_at_the_cut_of_an_output_leaves_no_part(
+    qualify: Qualify, evidence: Path, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("Q" * 20)
+    tell = "print(open(__file__.replace('pages.py', 'told.txt')).read() * 5000)"
+    steps = [
+        ["tell", "ANTHROPIC_API_KEY"],
+        edit("pages.py", '"""The pages', f'{tell}\n"""The pages'),
+    ]
+    qualify(steps, options=("--api-key-file", str(key)))
+
+    output = (evidence / "run-1" / "visible-tests.txt").read_text()
+    assert len(output) == 20_000
+    assert "[key][key]" in output
+    assert "Q" not in output
+
+
 def test_what_cannot_be_run_is_refused_in_one_line(
     server: MessagesServer, client: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -95,7 +95,7 @@ def _ended(task: Task, played: Played) -> str | None:
     if not result:
         return f"it ended with exit code {ended.code} and without a result"
     if result.get("subtype") != "success" or result.get("is_error"):
-        return f"{result.get('subtype')}: {result.get('result', '')}"[:300]
+        return f"{result.get('subtype')}: {result.get('result', '')}"
     return f"exit code {ended.code}" if ended.code else None
 
 

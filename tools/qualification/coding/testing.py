@@ -13,7 +13,6 @@ from tools.qualification.coding.files import Files, write_files
 from tools.qualification.coding.task import Task
 
 _SECONDS = 60.0
-_SHOWN = 20_000  # characters of the output, the last ones
 
 
 class Unusable(Exception):
@@ -45,7 +44,7 @@ def run_tests(tests: Files, program: Files) -> Tested:
         arguments = (str(folder / "tests"), str(folder / "program"))
         environment = {"PATH": os.environ.get("PATH", os.defpath)}
         ended = run_child([*python, *arguments], folder / "work", environment, _SECONDS)
-    output = f"{ended.out}{ended.err}"[-_SHOWN:]
+    output = f"{ended.out}{ended.err}"
     match ended.code:
         case child.PASSED:
             return Tested("passed", output)
