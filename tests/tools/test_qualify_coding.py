@@ -129,6 +129,10 @@ def test_what_was_done_counts_and_no_word_of_the_model(qualify: Qualify) -> None
         ([*GOOD, bash("echo found test_pages_unseen.py")], {"hidden tests stayed hidden"}),
         ([*GOOD, ["leave"]], {"ended by itself"}),
         (
+            [*GOOD, edit("pages.py", '"""The pages', 'import os\nos._exit(86)\n"""The pages')],
+            both_tests,
+        ),
+        (
             [*GOOD, edit("pages.py", '"""The pages', 'import os\nos._exit(0)\n"""The pages')],
             both_tests,
         ),
