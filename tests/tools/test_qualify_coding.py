@@ -188,6 +188,16 @@ def test_a_server_that_dies_leaves_a_report_that_says_so(
     assert "**The server was gone at the end.**" in (evidence / "report.md").read_text()
 
 
+def test_strange_characters_in_a_session_change_nothing(qualify: Qualify, evidence: Path) -> None:
+    missing = ["Read", {"file_path": "NOTES.md", "why": "one\u2028another\x85line"}]
+    strange = bash("printf 'found' > \"$(printf 'a\\377')\"")
+    code, report = qualify([*LOOK, TEST, missing, ROUND_UP, REFUSE, TEST, strange])
+
+    assert code == 0, faults(report["sessions"][0])
+    assert report["sessions"][0]["files_added"] == ["a\udcff"]
+    assert "+++ after/a\\udcff\n" in (evidence / "run-1" / "project.diff").read_text()
+
+
 def test_the_key_is_in_no_evidence(qualify: Qualify, evidence: Path, tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("sk-very-secret\n")
