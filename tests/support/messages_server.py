@@ -32,6 +32,7 @@ class MessagesServer:
         self.answers = answers
         self.faults: set[str] = set()
         self.dies_after: int | None = None
+        self.models: str | None = None  # what it says instead of its models
         self.speed = 1  # what it tells in usage for each token: who is faster has more to tell
         self.requests: list[dict[str, Any]] = []  # for messages
         self._ids = itertools.count(1)
@@ -50,6 +51,10 @@ class MessagesServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if server.models is not None:
+                    self.begin(200, "text/html" if "<" in server.models else "application/json")
+                    self.wfile.write(server.models.encode())
+                    return None
                 if self.path == "/v1/models":
                     ids = {"first_id": MODEL["id"], "last_id": MODEL["id"]}
                     return self.say(200, {"data": [MODEL], "has_more": False, **ids})

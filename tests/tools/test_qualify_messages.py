@@ -233,6 +233,31 @@ def test_what_cannot_be_qualified_is_refused(
         assert "secret" not in told
 
 
+@pytest.mark.parametrize("said", ["<html>\n\x1b[2J", "{", "[]", "null", '{"data": [[]]}'])
+def test_a_server_that_tells_no_models_is_refused_in_one_line(
+    plain: MessagesServer, capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    plain.models = said
+    for model in ([], ["--model", "plain"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([plain.url, *model])
+        told = capsys.readouterr().err.removesuffix("\n")
+        assert told.startswith("qualify-messages: ")
+        assert told.isprintable()
+
+
+def test_a_server_that_tells_no_models_any_more_is_still_there(
+    qualify: Qualify, plain: MessagesServer
+) -> None:
+    def answers(request: dict[str, Any]) -> Blocks:
+        plain.models = "null"
+        return sensible(request)
+
+    plain.answers = answers
+    code, report = qualify(plain.url, "--only", "recovery")
+    assert (code, report["server_is_gone"]) == (0, False), checks(report, "failed")
+
+
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:
     command = [REPOSITORY / "tools" / "qualify-messages", "http://127.0.0.1:9"]
     missing = ["--api-key-file", str(tmp_path / "none")]
