@@ -68,6 +68,8 @@ class MessagesServer:
                     request = json.loads(body)
                 except ValueError:
                     return self.refuse(400, "invalid_request_error", "the body is no JSON")
+                if "no documents" in server.faults and '"document"' in str(body):
+                    return self.refuse(400, "invalid_request_error", "no documents")
                 if self.path.endswith("count_tokens"):
                     more = "wrong count" in server.faults
                     return self.say(200, {"input_tokens": _tokens(request) + more})

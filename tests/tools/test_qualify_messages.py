@@ -168,6 +168,32 @@ def test_the_service_qualifies_in_what_it_declares(
     assert set(report["areas"].values()) == {"qualified"}
 
 
+def test_a_server_that_refuses_all_documents_is_not_seen_to_refuse_damaged_ones(
+    qualify: Qualify, plain: MessagesServer
+) -> None:
+    plain.faults.add("no documents")
+    _, report = qualify(plain.url, "--only", "documents")
+
+    why = checks(report, "skipped")["documents: a damaged PDF"]
+    assert why == "a good one is refused, too: no documents"
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "why"),
+    [
+        ("<think>Hm.</think>Paris.", "passed", None),
+        ("Paris.", "skipped", "the model has not thought: no signature was seen"),
+    ],
+)
+def test_thinking_that_was_not_seen_does_not_qualify(
+    qualify: Qualify, service_url: str, script: Path, said: str, verdict: str, why: str | None
+) -> None:
+    script.write_text(json.dumps({"say": said}))
+    _, report = qualify(service_url, "--only", "capabilities")
+
+    assert checks(report, verdict)["capabilities: thinking"] == why, report["checks"]
+
+
 @pytest.mark.parametrize("kind", ["regex", "bm25"])
 def test_the_search_of_the_service_qualifies(
     qualify: Qualify, service_url: str, script: Path, kind: str

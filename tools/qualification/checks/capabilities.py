@@ -78,6 +78,7 @@ def thinking(trial: Trial) -> None:
     kinds = [each for each in ("adaptive", "enabled") if supports(each)]
     if not kinds:
         skip("the server declares neither adaptive nor enabled thinking")
+    seen = False
     for kind in kinds:
         # The least budget of the API, and room for an answer after it.
         budget = {"budget_tokens": 1024} if kind == "enabled" else {}
@@ -88,6 +89,9 @@ def thinking(trial: Trial) -> None:
             thought = [each for each in message.content if each.type == "thinking"]
             require(all(each.signature for each in thought), "thinking is not signed")
             trial.model("it thinks", f"{kind}: {len(thought)} blocks", bool(thought))
+            seen |= bool(thought)
+    if not seen:
+        skip("the model has not thought: no signature was seen")
 
 
 def formats(trial: Trial) -> None:
