@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from tools.qualification.check import Check, Failed, Trial, require, skip, text_of
-from tools.qualification.checks.images import red_png
+from tools.qualification.checks.images import red_image
 from tools.qualification.checks.protocol import QUESTION
 
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
@@ -16,15 +16,7 @@ _SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 _FORMAT = {"output_config": {"format": {"type": "json_schema", "schema": _SCHEMA}}}
-_IMAGE = {
-    "role": "user",
-    "content": [
-        {
-            "type": "image",
-            "source": {"type": "base64", "media_type": "image/png", "data": red_png()},
-        }
-    ],
-}
+_IMAGE = {"role": "user", "content": [red_image()]}
 _CITED = {
     "role": "user",
     "content": [
