@@ -171,7 +171,8 @@ class _Client:
                 f"{self._url} cannot be trusted, or speaks no TLS ({error.reason or error}): "
                 "a mererun without a proxy before it is at http://…"
             ) from error
-        except (OSError, HTTPException, UnicodeError) as error:  # the last of what is no address
+        except (OSError, HTTPException, UnicodeError) as error:
+            # The last is of hosts with empty labels, and of paths beyond ASCII.
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise NotConnected(
                 f"no service answers at {self._url} ({why}): start it with `mererun serve`, "
