@@ -49,22 +49,26 @@ def main(
         if report is not None:
             check_place(report)
         found = [resolve(each, data_dir / "models") for each in (reference, *candidates)]
-        asked = windows_of(_read(text), window, found)
+        words, sha256 = _read(text)
+        asked = windows_of(words, window, found)
         if windows is not None:
             asked = Windows(asked.ids[:windows], asked.given)
         scores = [scores_of(each, asked) for each in found]
+        compared = [compare(scores[0], each) for each in scores[1:]]
+        click.echo(_page(asked, found, scores, compared))
+        if report is not None:
+            told = {"name": text.name, "sha256": sha256}
+            write_json(report, {"text": told, **_as_json(asked, found, scores, compared)})
     except (CheckpointError, CannotWrite) as error:
         raise Refusal(str(error)) from None
-    compared = [compare(scores[0], each) for each in scores[1:]]
-    click.echo(_page(asked, found, scores, compared))
-    if report is not None:
-        write_json(report, _as_json(text, asked, found, scores, compared))
     sys.exit(int(not all(each.passes for each in compared)))
 
 
-def _read(text: Path) -> str:
+def _read(text: Path) -> tuple[str, str]:
+    """What it says, and the SHA-256 of that."""
     try:
-        return text.read_text(encoding="utf-8")
+        data = text.read_bytes()
+        return data.decode(), hashlib.sha256(data).hexdigest()
     except (OSError, UnicodeDecodeError) as error:
         raise Refusal(f"{text} cannot be read as UTF-8: {error}") from None
 
@@ -93,15 +97,10 @@ def _page(
 
 
 def _as_json(
-    text: Path,
-    asked: Windows,
-    found: list[Checkpoint],
-    scores: list[Scores],
-    compared: list[Comparison],
+    asked: Windows, found: list[Checkpoint], scores: list[Scores], compared: list[Comparison]
 ) -> dict[str, Any]:
     count, tokens = asked.ids.shape
     return {
-        "text": {"name": text.name, "sha256": hashlib.sha256(text.read_bytes()).hexdigest()},
         "windows": count,
         "tokens_a_window": tokens,
         "positions": asked.positions,

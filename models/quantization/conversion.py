@@ -45,10 +45,9 @@ def convert(
 ) -> Checkpoint:
     """Install `source` in `form` as the model `id`; all of it or nothing.
 
-    Modules whose path one of the patterns `kept` matches keep their weights, as do those that their
-    architecture keeps, or that have no whole groups. What is not coded is stored in
-    bfloat16. Raises
-    `CheckpointError`.
+    Not coded are modules whose path one of the patterns `kept` matches, those that their
+    architecture keeps, and those that have no whole groups. What is not coded is stored in
+    bfloat16. Raises `CheckpointError`.
     """
     if not _ID.fullmatch(id):
         raise CheckpointError(f"{id} is no name for a model: use letters, digits, -, _ and .")
@@ -107,21 +106,23 @@ def _parts(
             f"{source.id} has been converted to fewer bits before: convert the model that it was "
             "made of"
         )
-    modules = dict(model.named_modules())
-    for pattern in kept:
-        if not any(fnmatchcase(path, pattern) for path in modules):
-            example = max(modules, key=len)
-            raise CheckpointError(
-                f"{source.id} has no module {pattern}: one is {example}, and * stands for anything"
-            )
     wants = getattr(model, "quant_predicate", None) or (lambda path, module: True)
-    coded_ones = frozenset(
+    codable = [
         path
-        for path, module in modules.items()
+        for path, module in model.named_modules()
         if hasattr(module, "to_quantized")
         and module.weight.shape[-1] % GROUP_SIZE == 0
         and wants(path, module) is True
-        and not any(fnmatchcase(path, pattern) for pattern in kept)
+    ]
+    for pattern in kept:
+        if not any(fnmatchcase(path, pattern) for path in codable):
+            example = max(codable, key=len, default="not there")
+            raise CheckpointError(
+                f"{source.id} has no module {pattern} that would be coded: one is {example}, and "
+                "* stands for anything"
+            )
+    coded_ones = frozenset(
+        path for path in codable if not any(fnmatchcase(path, pattern) for pattern in kept)
     )
     parameters: Any = tree_flatten(model.parameters())
     return parameters, coded_ones

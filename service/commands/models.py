@@ -100,7 +100,7 @@ def pull(name: str, accept_licence: bool, data_dir: Path) -> None:
     "--keep",
     multiple=True,
     metavar="PATH",
-    help="A module to leave as it is, such as lm_head or model.layers.0.*; may be repeated.",
+    help="A module to keep in bfloat16, such as lm_head or model.layers.0.*; may be repeated.",
 )
 @data_dir_option
 def convert(

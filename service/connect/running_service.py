@@ -144,7 +144,18 @@ class _Client:
         message = {"role": "user", "content": "Hello"}
         asked = {"model": model, "messages": [message], "tools": [tool]}
         status, body = self._ask("POST", "/v1/messages/count_tokens", asked)
-        return None if status != 400 else _Refusal.model_validate_json(body).error.message
+        if status == 200:
+            return None
+        try:
+            why = _Refusal.model_validate_json(body).error.message
+            if status == 400:
+                return why
+        except ValidationError:
+            why = "no error of the API"
+        raise NotConnected(
+            f"{self._url} does not tell whether its model takes tools (status {status}: {why}): "
+            "try again"
+        )
 
     def _ask(self, method: str, path: str, body: Any = None) -> tuple[int, bytes]:
         kind = HTTPSConnection if self._split.scheme == "https" else HTTPConnection
@@ -160,7 +171,8 @@ class _Client:
                 f"{self._url} cannot be trusted, or speaks no TLS ({error.reason or error}): "
                 "a mererun without a proxy before it is at http://…"
             ) from error
-        except (OSError, HTTPException) as error:
+        except (OSError, HTTPException, UnicodeError) as error:
+            # The last is of hosts with empty labels, and of paths beyond ASCII.
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise NotConnected(
                 f"no service answers at {self._url} ({why}): start it with `mererun serve`, "

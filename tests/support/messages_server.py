@@ -32,6 +32,7 @@ class MessagesServer:
         self.answers = answers
         self.faults: set[str] = set()
         self.dies_after: int | None = None
+        self.models: str | None = None  # what it says instead of its models
         self.speed = 1  # what it tells in usage for each token: who is faster has more to tell
         self.requests: list[dict[str, Any]] = []  # for messages
         self._ids = itertools.count(1)
@@ -50,6 +51,10 @@ class MessagesServer:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if server.models is not None:
+                    self.begin(200, "text/html" if "<" in server.models else "application/json")
+                    self.wfile.write(server.models.encode())
+                    return None
                 if self.path == "/v1/models":
                     ids = {"first_id": MODEL["id"], "last_id": MODEL["id"]}
                     return self.say(200, {"data": [MODEL], "has_more": False, **ids})
@@ -63,6 +68,8 @@ class MessagesServer:
                     request = json.loads(body)
                 except ValueError:
                     return self.refuse(400, "invalid_request_error", "the body is no JSON")
+                if "no documents" in server.faults and '"document"' in str(body):
+                    return self.refuse(400, "invalid_request_error", "no documents")
                 if self.path.endswith("count_tokens"):
                     more = "wrong count" in server.faults
                     return self.say(200, {"input_tokens": _tokens(request) + more})

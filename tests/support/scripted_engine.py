@@ -13,6 +13,7 @@ whatever the prompt. Its keys:
     die_at         how many generated tokens it dies after, those of earlier segments included
     die_once_file  a file that its first death leaves behind; while it is there, there is no other
     prefill_steps  how many prefill events to send
+    prefill_tokens of a step of prefill, instead of `prefill_steps`
     step_ms        how long each step takes
     hold_file      a file without which it does not get further than `hold_at`
     hold_at        a number of generated tokens; 0 (the default) is the first step of prefill
@@ -98,6 +99,8 @@ class _Play:
         if self.ids is None:
             self.ids = tokenizer.encode(self.script.get("say", "ok")).ids
         self.steps = self.script.get("prefill_steps", 1)
+        if tokens := self.script.get("prefill_tokens"):
+            self.steps = -(-len(run.prompt) // tokens)
         self.reused_steps = self.done_steps = suspended_at.pop(run.job, 0)
         self.generated = 0
 

@@ -83,7 +83,8 @@ def _say(block: dict[str, Any]) -> None:
 
 
 def _print(kind: str, **more: Any) -> None:
-    print(json.dumps({"type": kind, **more}), flush=True)
+    # As Claude Code itself: only what must be is escaped.
+    print(json.dumps({"type": kind, **more}, ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":

@@ -171,6 +171,7 @@ def test_fixtures_that_were_edited_are_refused_before_anything_is_asked(tmp_path
         ("json", [1, 2], "[2, 1]"),
         ("json", {"a": None}, "{}"),
         ("json", [], "[" * 100_000),
+        ("json", [1], f"[{'1' * 400}]"),
         ("call", {"name": "f", "input": {}}, "f()"),
     ],
 )

@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -166,6 +168,32 @@ def test_the_service_qualifies_in_what_it_declares(
     assert set(report["areas"].values()) == {"qualified"}
 
 
+def test_a_server_that_refuses_all_documents_is_not_seen_to_refuse_damaged_ones(
+    qualify: Qualify, plain: MessagesServer
+) -> None:
+    plain.faults.add("no documents")
+    _, report = qualify(plain.url, "--only", "documents")
+
+    why = checks(report, "skipped")["documents: a damaged PDF"]
+    assert why == "a good one is refused, too: no documents"
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict", "why"),
+    [
+        ("<think>Hm.</think>Paris.", "passed", None),
+        ("Paris.", "skipped", "the model has not thought: no signature was seen"),
+    ],
+)
+def test_thinking_that_was_not_seen_does_not_qualify(
+    qualify: Qualify, service_url: str, script: Path, said: str, verdict: str, why: str | None
+) -> None:
+    script.write_text(json.dumps({"say": said}))
+    _, report = qualify(service_url, "--only", "capabilities")
+
+    assert checks(report, verdict)["capabilities: thinking"] == why, report["checks"]
+
+
 @pytest.mark.parametrize("kind", ["regex", "bm25"])
 def test_the_search_of_the_service_qualifies(
     qualify: Qualify, service_url: str, script: Path, kind: str
@@ -180,11 +208,38 @@ def test_the_search_of_the_service_qualifies(
 
 
 def test_the_service_is_seen_to_cancel(qualify: Qualify, service_url: str, script: Path) -> None:
-    script.write_text(json.dumps({"say": "x" * 4000, "step_ms": 10, "prefill_steps": 30}))
+    script.write_text(json.dumps({"say": "x" * 4000, "step_ms": 10, "prefill_tokens": 5}))
     code, report = qualify(service_url, "--only", "cancellation", "--max-tokens", "4")
 
     assert code == 0, report["checks"]
     assert report["areas"]["cancellation"] == "qualified", checks(report, "skipped")
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_character", "verdict", "why"),
+    [
+        (1e-3, "failed", "the next answer took"),
+        (3e-4, "skipped", "s to go, less than the bar of"),
+    ],
+)
+def test_a_server_that_reads_prompts_to_their_end_does_not_qualify(
+    qualify: Qualify,
+    plain: MessagesServer,
+    seconds_a_character: float,
+    verdict: str,
+    why: str,
+) -> None:
+    reads = threading.Lock()
+
+    def slow(request: dict[str, Any]) -> Blocks:
+        with reads:
+            time.sleep(len(str(request["messages"])) * seconds_a_character)
+        return said("Paris.")
+
+    plain.answers = slow
+    _, report = qualify(plain.url, "--only", "cancellation")
+
+    assert why in checks(report, verdict)["cancellation: mid-prefill"]
 
 
 def test_what_cannot_be_qualified_is_refused(
@@ -202,6 +257,31 @@ def test_what_cannot_be_qualified_is_refused(
         told = capsys.readouterr().err
         assert why in told
         assert "secret" not in told
+
+
+@pytest.mark.parametrize("said", ["<html>\n\x1b[2J", "{", "[]", "null", '{"data": [[]]}'])
+def test_a_server_that_tells_no_models_is_refused_in_one_line(
+    plain: MessagesServer, capsys: pytest.CaptureFixture[str], said: str
+) -> None:
+    plain.models = said
+    for model in ([], ["--model", "plain"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([plain.url, *model])
+        told = capsys.readouterr().err.removesuffix("\n")
+        assert told.startswith("qualify-messages: ")
+        assert told.isprintable()
+
+
+def test_a_server_that_tells_no_models_any_more_is_still_there(
+    qualify: Qualify, plain: MessagesServer
+) -> None:
+    def answers(request: dict[str, Any]) -> Blocks:
+        plain.models = "null"
+        return sensible(request)
+
+    plain.answers = answers
+    code, report = qualify(plain.url, "--only", "recovery")
+    assert (code, report["server_is_gone"]) == (0, False), checks(report, "failed")
 
 
 def test_the_command_refuses_in_one_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`tools/score-perplexity`, and the arithmetic that it rests on."""
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Callable
@@ -56,6 +57,7 @@ def test_models_are_compared_over_the_same_windows(score: Score, tmp_path: Path)
     assert tiny["ratio"] == pytest.approx(tiny["perplexity"] / vocabulary, rel=1e-5)
     assert tiny["interval"][0] < tiny["ratio"] < tiny["interval"][1]
     assert (same["ratio"], same["agreement"], same["passes"]) == (1, 1, True)
+    assert report["text"]["sha256"] == hashlib.sha256(TEXT.encode()).hexdigest()
     assert report["positions"] == (len(TEXT) // 300) * 299
     assert "| indifferent |" in done.stdout
     assert "| FAIL |" in done.stdout
@@ -75,6 +77,16 @@ def test_what_cannot_be_scored_is_said_in_one_line(
     done = score(*arguments)
     assert done.returncode == 2
     assert why in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_report_that_cannot_be_written_in_the_end_is_said_in_one_line(
+    score: Score, tmp_path: Path
+) -> None:
+    (tmp_path / "r.json.part").mkdir()
+    done = score("tiny", "tiny", "--report", "r.json")
+    assert done.returncode == 2
+    assert "r.json cannot be written: Is a directory" in done.stderr
     assert "Traceback" not in done.stderr
 
 

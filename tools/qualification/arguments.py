@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tools.qualification.server import NoServer, Server, find
+from tools.qualification.table import printable
 
 
 def parser(name: str, about: str | None, *, max_tokens: int) -> argparse.ArgumentParser:
@@ -76,7 +77,7 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 def refuse(name: str, why: object) -> NoReturn:
     """End with one line and exit code 2: nothing was tried."""
-    print(f"{name}: {why}", file=sys.stderr)
+    print(printable(f"{name}: {why}"), file=sys.stderr)
     raise SystemExit(2)
 
 

@@ -29,10 +29,11 @@ def new_folder(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Put a file in place whole, or leave what was there. Raises CannotWrite."""
+    """Put a file in place whole, or leave what was there. Halves of characters, as names of files
+    have them that are no UTF-8, are written as escapes. Raises CannotWrite."""
     part = path.with_name(f"{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
         part.replace(path)
     except OSError as error:
         raise CannotWrite(f"{path} cannot be written: {error.strerror}") from None

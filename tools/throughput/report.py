@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from tools.qualification.sdk import anthropic
-from tools.qualification.table import markdown, table
+from tools.qualification.table import listing, markdown, table
 from tools.throughput.attempts import Attempt
 from tools.throughput.comparison import BAR, BLOCKS, Comparison, Verdict, compare, overall
 from tools.throughput.rounds import TRIES, Rounds
@@ -69,8 +69,8 @@ class Report:
 
     def as_page(self) -> str:
         """What was compared, how, and the verdict; single attempts are in the JSON alone."""
-        facts = "\n".join(f"- {name}: {markdown(str(it))}" for name, it in self._facts().items())
-        return f"# Throughput of two servers\n\n{facts}\n\n{self.summary()}\n\n{_METHOD}\n"
+        sections = ("# Throughput of two servers", listing(self._facts()), self.summary(), _METHOD)
+        return "\n\n".join(sections) + "\n"
 
     def summary(self) -> str:
         """The table, why anything was not measured, and the verdict."""

@@ -119,7 +119,11 @@ def test_modules_can_keep_their_weights(models: Command, data_dir: Path) -> None
             "a model is installed as tiny: run `mererun models remove",
         ),
         (("tiny-q8-symmetric",), "has been converted to fewer bits before"),
-        (("tiny", "--as", "x", "--keep", "no.such"), "tiny has no module no.such: one is model."),
+        (
+            ("tiny", "--as", "x", "--keep", "no.such"),
+            "tiny has no module no.such that would be coded: one is model.layers.1.mlp.down_proj,",
+        ),
+        (("tiny", "--as", "x", "--keep", "model.layers.0"), "tiny has no module model.layers.0 "),
         (("tiny", "--as", "../x"), "../x is no name for a model"),
         (("tiny", "--as", "gemma-3-270m"), "gemma-3-270m is the name of another model"),
         (("nothing",), "nothing is neither an installed model nor a model folder"),

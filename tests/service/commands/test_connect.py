@@ -50,6 +50,7 @@ class Answering(BaseHTTPRequestHandler):
     status = 200
     key: str | None = None
     no_tools: bytes | None = None
+    no_tools_status = 400
     meanwhile: Callable[[], object] = staticmethod(lambda: None)
 
     def do_GET(self) -> None:
@@ -61,7 +62,8 @@ class Answering(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        self._answer(400 if self.no_tools else 200, self.no_tools or self.said)
+        status = 200 if self.no_tools is None else self.no_tools_status
+        self._answer(status, self.said if self.no_tools is None else self.no_tools)
 
     def _answer(self, status: int, said: bytes) -> None:
         self.send_response(status)
@@ -463,6 +465,22 @@ def test_a_server_of_another_kind_is_told(
     assert not list(project.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("status", "answer", "said"),
+    [
+        (400, b"<html>", "(status 400: no error of the API): try again"),
+        (429, b'{"error": {"message": "too much"}}', "(status 429: too much): try again"),
+        (500, b"", "(status 500: "),
+    ],
+)
+def test_a_server_that_does_not_tell_whether_it_takes_tools_is_told(
+    project: Path, answering: Callable[..., str], status: int, answer: bytes, said: str
+) -> None:
+    url = answering(AS_MERERUN, no_tools=answer, no_tools_status=status)
+    assert said in refused(connect(project, "--url", url, "--apply"))
+    assert not list(project.iterdir())
+
+
 def test_settings_that_change_meanwhile_are_not_overwritten(
     project: Path, answering: Callable[..., str]
 ) -> None:
@@ -490,6 +508,8 @@ def test_no_service_is_told_after_what_could_be_found_out(project: Path) -> None
         ("http://user:pw@127.0.0.1", "with a password"),
         ("http://127.0.0.1:99999", "'--url'"),
         ("http://[::1", "'--url'"),
+        ("http://127.0.0.1/é", "no service answers at http://127.0.0.1/é"),
+        ("http://a..b", "no service answers at http://a..b"),
     ],
 )
 def test_an_address_that_is_none_is_told(project: Path, url: str, said: str) -> None:

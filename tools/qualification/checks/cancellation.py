@@ -48,13 +48,19 @@ async def queued(trial: Trial) -> None:
 
 async def prefilling(trial: Trial) -> None:
     """A long prompt is not read to its end when its client has gone."""
-    words = _LONG_WORDS
-    while trial.count(prompt := _unheard_of(words)) > trial.server.context_tokens // 4:
+    words, most_tokens = _LONG_WORDS, trial.server.context_tokens // 4
+    while trial.count(_unheard_of(words)) > most_tokens:
         words //= 2
     async with trial.server.async_client() as client:
         idle = await _brief(trial, client)
+        whole = await _brief(trial, client, _unheard_of(words))
+        # Twice the bar, since some of it has been read when its client leaves.
+        while whole < 2 * _bar(idle) and trial.count(_unheard_of(2 * words)) <= most_tokens:
+            words *= 2
+            whole = await _brief(trial, client, _unheard_of(words))
         started = asyncio.Event()
-        reading = asyncio.create_task(_until_text(trial, client, prompt, started))
+        began = time.monotonic()
+        reading = asyncio.create_task(_until_text(trial, client, _unheard_of(words), started))
         starting = asyncio.create_task(started.wait())
         first = asyncio.FIRST_COMPLETED
         await asyncio.wait([reading, starting], timeout=_START_SECONDS, return_when=first)
@@ -64,26 +70,31 @@ async def prefilling(trial: Trial) -> None:
             await reading
             skip(f"a prompt of {words} words was read before its client could leave")
         await _cancelled(reading)
-        await _answered_soon(_brief(trial, client), time.monotonic(), idle, None)
+        closed = time.monotonic()
+        left = whole - idle - (closed - began)
+        await _answered_soon(_brief(trial, client), closed, idle, left)
 
 
 async def _answered_soon(
-    following: Awaitable[object], since: float, idle: float, left: float | None
+    following: Awaitable[object], since: float, idle: float, left: float
 ) -> None:
     """The next request is answered within the bar. Where what was cancelled had less than that
     `left`, nothing is shown."""
     await following
-    took = time.monotonic() - since
-    bar = _TIMES * idle + _SECONDS
+    took, bar = time.monotonic() - since, _bar(idle)
     require(took <= bar, f"the next answer took {took:.1f} s; alone it takes {idle:.1f} s")
-    if left is not None and left < bar:
+    if left < bar:
         skip(f"what was cancelled had {left:.1f} s to go, less than the bar of {bar:.1f} s")
 
 
-async def _brief(trial: Trial, client: Any) -> float:
+def _bar(idle: float) -> float:
+    return _TIMES * idle + _SECONDS
+
+
+async def _brief(trial: Trial, client: Any, text: str = _BRIEF) -> float:
     """How many seconds a brief answer takes."""
     began = time.monotonic()
-    request = trial.server.request(_BRIEF, max_tokens=min(16, trial.server.max_tokens))
+    request = trial.server.request(text, max_tokens=min(16, trial.server.max_tokens))
     with trial.noted("/v1/messages", request) as came:
         message = await client.messages.create(**request)
         came |= {"status": 200, "stop_reason": message.stop_reason}

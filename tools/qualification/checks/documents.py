@@ -24,8 +24,7 @@ _QUESTION: dict[str, Any] = {
 
 def document(trial: Trial, source: dict[str, Any]) -> None:
     """The prompt has what the document says, and its count is that of the usage."""
-    block = {"type": "document", "source": source, "title": "note"}
-    asked = {"role": "user", "content": [block, _QUESTION]}
+    asked = _with_document(source)
     try:
         counted = trial.count(asked)
     except anthropic.BadRequestError as error:
@@ -42,8 +41,18 @@ def document(trial: Trial, source: dict[str, Any]) -> None:
 
 
 def damaged(trial: Trial) -> None:
-    block = {"type": "document", "source": _base64("application/pdf", b"%PDF-1.7\nnothing more")}
-    trial.refused(400, {"role": "user", "content": [block, _QUESTION]})
+    """It is refused, where one that is not damaged is accepted."""
+    try:
+        trial.count(_with_document(_SOURCES["PDF"]))
+    except anthropic.BadRequestError as error:
+        skip(f"a good one is refused, too: {refusal(error, 400)['message']}")
+    trial.refused(400, _with_document(_base64("application/pdf", b"%PDF-1.7\nnothing more")))
+
+
+def _with_document(source: dict[str, Any]) -> dict[str, Any]:
+    """The turn that asks for what is in it."""
+    block = {"type": "document", "source": source, "title": "note"}
+    return {"role": "user", "content": [block, _QUESTION]}
 
 
 def _base64(media_type: str, data: bytes) -> dict[str, Any]:

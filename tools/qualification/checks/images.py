@@ -3,6 +3,7 @@
 import base64
 import struct
 import zlib
+from typing import Any
 
 from tools.qualification.check import Check, Trial, require, require_count, skip, text_of
 
@@ -11,9 +12,8 @@ def image(trial: Trial) -> None:
     """Its image is in the prompt, whose count is that of the usage."""
     if not trial.server.supports("image_input"):
         skip("the server declares no image_input")
-    source = {"type": "base64", "media_type": "image/png", "data": red_png()}
     question = {"type": "text", "text": "What colour is this? Answer in one word."}
-    asked = {"role": "user", "content": [{"type": "image", "source": source}, question]}
+    asked = {"role": "user", "content": [red_image(), question]}
     counted = trial.count(asked)
     without = trial.count({"role": "user", "content": [question]})
     require(counted > without, "the prompt is no longer with the image than without")
@@ -23,8 +23,14 @@ def image(trial: Trial) -> None:
         trial.model("red", text_of(message), "red" in text_of(message).lower())
 
 
-def red_png(side: int = 64) -> str:
-    """A red square, in base64."""
+def red_image() -> dict[str, Any]:
+    """The block of a red square."""
+    source = {"type": "base64", "media_type": "image/png", "data": _red_png()}
+    return {"type": "image", "source": source}
+
+
+def _red_png(side: int = 64) -> str:
+    """In base64."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         checked = kind + data

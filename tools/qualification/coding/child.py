@@ -25,9 +25,14 @@ class Ended:
 
 
 def run_child(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str], seconds: float
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    seconds: float,
+    given: bytes = b"",
 ) -> Ended:
-    """Run it to its end, or end it and its group. Raises OSError where it cannot be started."""
+    """Run it to its end, or end it and its group. `given` are the few bytes on its stdin. Raises
+    OSError where it cannot be started."""
     # Files, since what it has left behind could hold a pipe open for ever.
     with TemporaryFile() as out, TemporaryFile() as err:
         began = time.monotonic()
@@ -35,12 +40,15 @@ def run_child(
             command,
             cwd=folder,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if given else subprocess.DEVNULL,
             stdout=out,
             stderr=err,
             start_new_session=True,
         )
         try:
+            if process.stdin:
+                with suppress(BrokenPipeError), process.stdin as pipe:
+                    pipe.write(given)
             code = _wait(process, seconds)
             if code is None:
                 # It may have groups of its own to end: Claude Code's commands are in such.

@@ -15,7 +15,8 @@ from tools.qualification.coding.testing import Tested
 from tools.qualification.coding.transcript import Step, Transcript
 
 _EDITS = {"Edit", "MultiEdit", "NotebookEdit", "Write"}
-_READS = re.compile(r"\b(cat|head|less|more|nl|sed|tail)\b")
+_READS = re.compile(r"(?:^|[;&|]\s*)(cat|head|less|more|nl|sed|tail)\b")  # as a command
+_RUNS = re.compile(r"(cd \S+ && )?python3? -m unittest\b")
 _FAILED = re.compile(r"^FAILED \(", re.MULTILINE)  # how unittest ends
 
 
@@ -50,7 +51,7 @@ def _inspected(task: Task, played: Played) -> str | None:
 
 def _saw_failure(task: Task, played: Played) -> str | None:
     before = _before_edit(played.transcript.steps)
-    seen = any("unittest" in each.command and _FAILED.search(each.said) for each in before)
+    seen = any(_RUNS.match(each.command) and _FAILED.search(each.said) for each in before)
     return None if seen else "no run of the tests has failed before the first edit"
 
 
@@ -95,7 +96,7 @@ def _ended(task: Task, played: Played) -> str | None:
     if not result:
         return f"it ended with exit code {ended.code} and without a result"
     if result.get("subtype") != "success" or result.get("is_error"):
-        return f"{result.get('subtype')}: {result.get('result', '')}"[:300]
+        return f"{result.get('subtype')}: {result.get('result', '')}"
     return f"exit code {ended.code}" if ended.code else None
 
 
@@ -124,7 +125,13 @@ def _reads(step: Step, sources: Files) -> bool:
         return False
     if step.tool == "Read":
         return PurePath(str(step.input.get("file_path", ""))).name in sources
-    return bool(_READS.search(step.command)) and any(name in step.command for name in sources)
+    named = any(_names(step.command, name) for name in sources)
+    return named and bool(_READS.search(step.command))
+
+
+def _names(command: str, name: str) -> bool:
+    """`test_pages.py` does not name `pages.py`."""
+    return bool(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", command))
 
 
 def _not_passed(tested: Tested) -> str | None:

@@ -4,19 +4,23 @@ import difflib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Any, Literal
 
 from tools.qualification.coding.client import Client, Limits
 from tools.qualification.coding.files import Files, read_files, write_files
 from tools.qualification.coding.outcomes import Outcome, Played, outcomes
 from tools.qualification.coding.task import Task
-from tools.qualification.coding.testing import Tested, run_tests
+from tools.qualification.coding.testing import run_tests
 from tools.qualification.coding.transcript import Transcript
 from tools.qualification.coding.transport import Transport, transport_of
 from tools.qualification.server import Server
 from tools.qualification.writing import new_folder, write_text
+
+_OUTPUT_SHOWN = 20_000  # characters of what the tests print, the last ones
+_WHY_SHOWN = 500  # characters
 
 
 @dataclass(frozen=True)
@@ -42,39 +46,47 @@ def hold_session(
         write_files(folder / "project", task.project)
         ended = client.work(task.prompt, folder / "project", folder / "home", server, limits)
         files = read_files(folder / "project")
-    # What the client knows, its commands know, and could have written down.
-    files = {_without(server.key, name): data for name, data in files.items()}
-    ended = replace(ended, out=_without(server.key, ended.out), err=_without(server.key, ended.err))
-    visible, hidden = (_tested(each, files, server.key) for each in (task.tests, task.unseen))
-    for name, text in (
-        ("transcript.jsonl", ended.out),
-        ("stderr.txt", ended.err),
-        ("project.diff", _without(server.key, _difference(task.project, files))),
-        ("visible-tests.txt", visible.output),
-        ("hidden-tests.txt", hidden.output),
-    ):
-        write_text(evidence / name, text)
+    visible, hidden = (run_tests(each, files) for each in (task.tests, task.unseen))
     transcript = Transcript.read(ended.out)
     found = outcomes(task, Played(ended, transcript, files, visible, hidden))
+    transport = transport_of(transcript)
+    # What the client knows, its commands know, and could have written down. It is taken out of what
+    # is kept, after the verdicts, which it could change, and before any cut, which could halve it.
+    kept = partial(_without, server.key)
+    for name, text in (
+        ("transcript.jsonl", kept(ended.out)),
+        ("stderr.txt", kept(ended.err)),
+        ("project.diff", kept(_difference(task.project, files))),
+        ("visible-tests.txt", kept(visible.output)[-_OUTPUT_SHOWN:]),
+        ("hidden-tests.txt", kept(hidden.output)[-_OUTPUT_SHOWN:]),
+    ):
+        write_text(evidence / name, text)
     return Session(
         "failed" if any(each.why for each in found) else "passed",
-        found,
-        sorted(files.keys() - task.project.keys()),
-        transport_of(transcript),
+        [replace(each, why=each.why and kept(each.why)[:_WHY_SHOWN]) for each in found],
+        [kept(name) for name in sorted(files.keys() - task.project.keys())],
+        replace(
+            transport,
+            retries=kept(transport.retries),
+            error=transport.error and kept(transport.error)[:_WHY_SHOWN],
+        ),
         ended.seconds,
     )
 
 
-def _tested(tests: Files, program: Files, key: str | None) -> Tested:
-    tested = run_tests(tests, program)
-    return replace(tested, output=_without(key, tested.output))
-
-
-def _without(key: str | None, text: str) -> str:
-    """The text with no key in it, as it is or as JSON has it."""
-    for secret in (key, json.dumps(key)[1:-1]) if key else ():
-        text = text.replace(secret, "[key]")
-    return text
+def _without(key: str | None, value: Any) -> Any:
+    """A text, or what is in lists and objects, with no key in it, as it is or as JSON has it."""
+    match value:
+        case str():
+            for secret in (key, json.dumps(key)[1:-1]) if key else ():
+                value = value.replace(secret, "[key]")
+            return value
+        case list():
+            return [_without(key, each) for each in value]
+        case dict():
+            return {_without(key, name): _without(key, each) for name, each in value.items()}
+        case _:
+            return value
 
 
 def _difference(before: Files, after: Files) -> str:

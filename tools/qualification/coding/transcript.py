@@ -61,7 +61,7 @@ class Transcript:
 
 
 def _events(printed: str) -> Iterator[dict[str, Any]]:
-    for line in printed.splitlines():
+    for line in printed.split("\n"):  # JSON may hold what `splitlines` takes for other ends
         try:
             event = json.loads(line)
         except (ValueError, RecursionError):

@@ -68,5 +68,5 @@ def _error(result: Mapping[str, Any]) -> str | None:
     said = str(result.get("result", ""))
     of_api = result.get("api_error_status") or result.get("terminal_reason") == "api_error"
     if of_api or (result.get("is_error") and said.startswith("API Error")):
-        return said[:500] or "the client does not say why"
+        return said or "the client does not say why"
     return None
