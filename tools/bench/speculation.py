@@ -147,8 +147,9 @@ def prompts(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Fig
         f"{checkpoint.id}: the prompt with the least gain",
         min(gains),
         "x",
-        f"{len(gains)} prompts, greedy, at most 96 tokens each: {centre(gains)}; {len(low)} were below the "
-        f"bar and were asked five times more, of which this is the median; {_equal(pairs)}",
+        f"{len(gains)} prompts, greedy, at most 96 tokens each: {centre(gains)}; {len(low)} were "
+        "below the bar and were asked five times more, of which the median counts; "
+        f"{_equal(pairs)}",
         Bar(">=", _LEAST_GAIN),
     )
 
