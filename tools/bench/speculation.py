@@ -137,7 +137,7 @@ def prompts(checkpoint: Checkpoint, places: Places, quick: bool) -> Iterator[Fig
     with _engines(checkpoint, _served(checkpoint)) as engines:
         pairs = [engines.pair(each, 96) for each in asked[: 3 if quick else 30]]
         gains = [each.gain for each in pairs]
-        # Two engines that both draft nothing differ by up to 5 % in one short answer.
+        # One short answer is noisy: even engines that both draft nothing differ.
         low = [place for place, gain in enumerate(gains) if gain < _LEAST_GAIN]
         for place in low:
             again = [engines.pair(asked[place], 96) for _ in range(5)]
