@@ -1,8 +1,6 @@
 """The service's side of the engine process: start it, feed it, watch it, replace it."""
 
 import logging
-import math
-import signal
 import socket
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
@@ -12,9 +10,8 @@ from subprocess import DEVNULL
 from typing import Any, Literal
 
 import anyio
-from anyio.abc import Process
-from anyio.streams.memory import MemoryObjectSendStream
 
+from models.engine.link import EngineDied, EngineError, EngineLink
 from models.engine.protocol import (
     VERSION,
     CacheState,
@@ -22,40 +19,26 @@ from models.engine.protocol import (
     Cancel,
     Failed,
     Finished,
-    FrameReader,
     JobEvent,
     Load,
     Loading,
-    Message,
     Prefill,
-    ProtocolError,
     Ready,
     Run,
     Suspend,
     Tokens,
-    encode,
 )
 
 logger = logging.getLogger("mererun.engine")
 
 WORKER = (sys.executable, "-m", "models.engine.worker")
 _RESTART_DELAYS_SECONDS = (0.0, 1.0, 5.0, 30.0)  # by how often it failed to get ready in a row
-# A little more than a worker takes for its last writes.
-_ENDING_SECONDS = 6.0
 
 Condition = Literal["loading", "ready", "busy", "restarting", "stopped"]
 
 
-class EngineError(Exception):
-    """The engine gave no answer to a run; the message says why. The next run may succeed."""
-
-
 class EngineUnavailable(EngineError):
     """There is no engine, and the last try to start one failed. The run has not begun."""
-
-
-class EngineDied(EngineError):
-    """The engine process ended, hung or broke the protocol in the middle of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +67,7 @@ class EngineHost:
         self._command = command
         self._stall_seconds = stall_seconds
         self.status = EngineStatus("loading")
-        self._link: _Link | None = None
+        self._link: EngineLink | None = None
         self._changed = anyio.Event()
         self._alive = anyio.CancelScope()
 
@@ -209,7 +192,7 @@ class EngineHost:
                 await link.close()
         return link.is_ready
 
-    async def _start(self) -> "_Link":
+    async def _start(self) -> EngineLink:
         ours, theirs = socket.socketpair()
         with ExitStack() as unless_started, theirs:
             unless_started.callback(ours.close)
@@ -223,16 +206,16 @@ class EngineHost:
             )
             unless_started.pop_all()
         self._set(condition="loading", pid=process.pid, loaded_bytes=0, total_bytes=0, cache=None)
-        return _Link(ours, process)
+        return EngineLink(ours, process)
 
-    def _abandon(self, link: "_Link") -> None:
+    def _abandon(self, link: EngineLink) -> None:
         """End this engine; from now on no run begins on it."""
         if self._link is link:
             self._link = None
             self._set(condition="restarting")
         link.kill()
 
-    async def _serve(self, link: "_Link") -> None:
+    async def _serve(self, link: EngineLink) -> None:
         await link.send(self._load)
         async for message in link.messages(self._stall_seconds):
             match message:
@@ -256,122 +239,3 @@ class EngineHost:
         self.status = replace(self.status, **changes)
         self._changed.set()
         self._changed = anyio.Event()
-
-
-class _Link:
-    """The socket to one life of the engine process."""
-
-    def __init__(self, connection: socket.socket, process: Process) -> None:
-        connection.setblocking(False)
-        self._socket = connection
-        self._process = process
-        self._send_lock = anyio.Lock()
-        self._job: tuple[str, MemoryObjectSendStream[JobEvent | EngineDied]] | None = None
-        self.is_ready = False
-
-    async def send(self, message: Message) -> None:
-        data = encode(message)
-        async with self._send_lock:
-            sent = 0
-            try:
-                while sent < len(data):
-                    await anyio.wait_writable(self._socket)
-                    with suppress(BlockingIOError):
-                        sent += self._socket.send(memoryview(data)[sent:])
-            except (OSError, ValueError) as error:  # the latter of a socket that is closed
-                raise EngineDied(f"the engine process is gone ({error})") from error
-            finally:
-                if 0 < sent < len(data):  # a frame cut short would garble all that follow
-                    self.kill()
-
-    async def messages(self, stall_seconds: float) -> AsyncIterator[Message]:
-        """All that the engine says, until it dies: the only way out is EngineDied.
-
-        While loading, silence for `stall_seconds` counts as death; an idle engine may be silent.
-        """
-        frames = FrameReader()
-        while True:
-            data = None
-            with anyio.move_on_after(math.inf if self.is_ready else stall_seconds):
-                data = await self._receive()
-            if data is None:
-                raise EngineDied(f"the engine gave no sign while loading for {stall_seconds:g} s")
-            if not data:
-                raise EngineDied(await self._epitaph())
-            try:
-                for message in frames.feed(data):
-                    yield message
-            except ProtocolError as error:
-                raise EngineDied(f"the engine broke the protocol: {error}") from error
-
-    async def events(self, run: Run, stall_seconds: float) -> AsyncGenerator[JobEvent]:
-        # Unbounded in form, bounded in fact: a run has at most max_tokens events, and its reader
-        # is the scheduler, never a client.
-        sender, receiver = anyio.create_memory_object_stream[JobEvent | EngineDied](math.inf)
-        self._job = job = (run.job, sender)
-        try:
-            silence = EngineDied(f"the engine gave no sign for {stall_seconds:g} s")
-            with anyio.move_on_after(stall_seconds) as sending:
-                await self.send(run)  # a long prompt waits for the engine to read it
-            if sending.cancelled_caught:
-                raise silence
-            while True:
-                event = silence
-                with anyio.move_on_after(stall_seconds):
-                    event = await receiver.receive()
-                if isinstance(event, EngineDied):
-                    raise event
-                yield event
-                if isinstance(event, Finished | Failed):
-                    return
-        finally:
-            if self._job is job:  # an iterator may be closed long after another run has begun
-                self._job = None
-            sender.close()
-            receiver.close()
-
-    def deliver(self, event: JobEvent) -> None:
-        if self._job is not None and self._job[0] == event.job:
-            self._job[1].send_nowait(event)
-
-    def die(self, death: EngineDied) -> None:
-        if self._job is not None:
-            self._job[1].send_nowait(death)
-
-    async def end(self) -> None:
-        """Let a process that has no run end by itself, which it does once all is on disk."""
-        if self._job is not None or not self.is_ready:
-            return
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_WR)
-        with anyio.move_on_after(_ENDING_SECONDS):
-            await self._process.wait()
-
-    def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-
-    async def close(self) -> None:
-        """Wait for the killed process to be gone."""
-        await self._process.wait()
-        self._socket.close()
-
-    async def _receive(self) -> bytes:
-        while True:
-            try:
-                await anyio.wait_readable(self._socket)
-                return self._socket.recv(1 << 16)
-            except BlockingIOError:
-                continue
-            except OSError:
-                return b""
-
-    async def _epitaph(self) -> str:
-        with anyio.move_on_after(5):
-            await self._process.wait()
-        code = self._process.returncode
-        if code is None:
-            return "the engine process hung up"
-        if code < 0:
-            return f"the engine process was ended by {signal.Signals(-code).name}"
-        return f"the engine process ended with status {code}"

@@ -8,7 +8,7 @@ import sys
 import time
 from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -263,8 +263,9 @@ def _kill(host: EngineHost) -> None:
     """The event loop has no turn meanwhile: the host cannot have noticed."""
     process = psutil.Process(host.status.pid)
     process.kill()
-    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.001)
+    with suppress(psutil.NoSuchProcess):
+        while process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.001)
 
 
 async def test_events_that_nobody_waits_for_cost_the_engine(lives: Lives) -> None:
