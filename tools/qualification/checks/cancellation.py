@@ -38,7 +38,7 @@ async def queued(trial: Trial) -> None:
             await asyncio.wait([waiting], timeout=idle + 1)
             if waiting.done():
                 await waiting
-                skip("the server answers several requests at once: none is queued")
+                skip("none was queued: the server answers several at once, or the first had ended")
             await _cancelled(waiting)
             following = asyncio.create_task(_brief(trial, client))
             await asyncio.sleep(0.2)  # so that it is in the queue, too
