@@ -18,6 +18,7 @@ Codes = tuple[mx.array, mx.array, mx.array]
 _WEIGHTS_AT_ONCE = 1 << 24  # so that the search needs one gigabyte, whatever the layer
 _NEIGHBOURS = (2, 1, 0, -1, -2)  # of a scale, among the values of bfloat16; larger ones first
 _ZERO = 128  # the code that means 0
+_LARGEST = 127
 _LEAST_SCALE = 2.0**-119  # of which 1/128 is still no subnormal number
 
 
@@ -43,21 +44,19 @@ def _affine(rows: mx.array, bits: int) -> Codes:
 
 
 def _symmetric(rows: mx.array) -> Codes:
-    """8 bits. There is one code more below zero than above: a scale has the sign that puts it on
-    the side of the group's largest weight. Of the scale next to that weight / -128 and its
-    neighbours, each group gets the one with the least squared error of the codes that fit it."""
+    """8 bits. Of the scale next to largest / 127 and its neighbours, each group gets the one with
+    the least squared error of the codes that fit it."""
     groups = rows.astype(mx.float32).reshape(len(rows), -1, GROUP_SIZE)
-    below, above = (-groups).max(axis=-1, keepdims=True), groups.max(axis=-1, keepdims=True)
-    size = mx.maximum(mx.maximum(below, above) / _ZERO, _LEAST_SCALE)
-    nearest = mx.where(below >= above, size, -size).astype(mx.bfloat16)
+    largest = mx.abs(groups).max(axis=-1, keepdims=True)
+    nearest = mx.maximum(largest / _LARGEST, _LEAST_SCALE).astype(mx.bfloat16)
     unit = nearest.astype(mx.float32)  # in which errors are measured, so that none overflows
-    best = mx.full(unit.shape, mx.inf)
+    best = mx.full(largest.shape, mx.inf)
     scales, codes = nearest, mx.zeros(groups.shape)
     for neighbour in _NEIGHBOURS:
         stored = (nearest.view(mx.uint16).astype(mx.int32) + neighbour).astype(mx.uint16)
         stored = stored.view(mx.bfloat16)
         scale = stored.astype(mx.float32)
-        fitting = mx.clip(mx.round(groups / scale), -_ZERO, _ZERO - 1)
+        fitting = mx.clip(mx.round(groups / scale), -_ZERO, _LARGEST)
         error = mx.square(fitting * (scale / unit) - groups / unit).sum(axis=-1, keepdims=True)
         better = error < best
         best = mx.where(better, error, best)

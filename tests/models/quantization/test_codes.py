@@ -35,10 +35,10 @@ def test_zero_is_a_code_and_every_weight_is_as_near_as_its_stored_scale_allows(
     weights[:, ::5] = 0
     codes, scales, biases = mlx(coded, weights, "q8-symmetric")
     assert np.array_equal(biases, -128 * scales)
-    assert (scales != 0).all()
+    assert (scales > 0).all()
     found = understood(codes, scales, biases)
     assert (found[weights == 0] == 0).all()
-    steps = np.repeat(np.abs(scales), GROUP, axis=1)
+    steps = np.repeat(scales, GROUP, axis=1)
     clipped = (codes == 255) | (codes == 0)
     assert (np.abs(found - weights) <= steps * 0.5000001)[~clipped].all()
     assert (np.abs(found - weights) <= steps * 1.5)[clipped].all()
@@ -55,15 +55,6 @@ def test_the_scale_is_the_best_of_its_neighbours(mlx: OnMlx) -> None:
         beaten = ((fitted - groups) ** 2).sum(-1)
         assert np.mean(errors <= beaten) > 0.5
         assert errors.sum() <= beaten.sum()
-
-
-def test_the_side_of_the_largest_weight_has_the_code_more(mlx: OnMlx) -> None:
-    weights = np.linspace(-1, 1, GROUP, dtype=np.float32)[None].repeat(2, axis=0)
-    weights[:, 5] = 3, -3
-    codes, scales, biases = mlx(coded, weights, "q8-symmetric")
-    assert (codes[:, 5] <= 1).all()
-    assert np.array_equal(np.sign(scales[:, 0]), (-1, 1))
-    assert np.allclose(understood(codes, scales, biases), weights, atol=3 / 128 / 2 * 1.02)
 
 
 def test_groups_are_not_moved_as_affine_ones_are(mlx: OnMlx) -> None:
