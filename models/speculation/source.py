@@ -51,16 +51,16 @@ def _check_companion(folder: Path, checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"{folder / 'config.json'} {error}: copy it again") from error
     whole = read_json(checkpoint.path / "config.json")
     config = cast(dict[str, Any], whole.get("text_config", whole))
+    depth = config.get("num_hidden_layers")
     for what, of_companion, of_model in (
         ("channels", companion.hidden, config.get("hidden_size")),
-        ("layers", companion.target_depth, config.get("num_hidden_layers")),
+        ("layers", companion.target_depth, depth),
     ):
         if of_companion is not None and of_companion != of_model:
             raise CheckpointError(
                 f"{folder} was made for a model of {of_companion} {what}, and {checkpoint.id} has "
                 f"{of_model}: use the companion that was trained for {checkpoint.id}"
             )
-    depth = config.get("num_hidden_layers")
     if depth is not None and companion.target_layers[-1] >= depth:
         raise CheckpointError(
             f"{folder} reads layer {companion.target_layers[-1]}, counted from 0, and "

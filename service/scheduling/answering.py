@@ -10,7 +10,8 @@ from functools import partial
 
 from anyio import to_thread
 
-from models.engine.host import EngineDied, EngineError, EngineHost, EngineUnavailable
+from models.engine.host import EngineHost, EngineUnavailable
+from models.engine.link import EngineDied, EngineError
 from models.engine.protocol import CacheUse, Failed, Finished, Loading, Prefill, Tokens
 from service.errors import ApiError
 from service.preparation import Preparation

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from tests.support.tiny_checkpoint import MARKERS, byte_tokenizer
@@ -19,12 +18,11 @@ def without_end(model: Path) -> Path:
     embedding = weights["model.embed_tokens.weight"]
     head = embedding.copy()
     head[:, 0] = 0
-    for marker in MARKERS:
-        row = head[byte_tokenizer().token_to_id(marker)]
-        row[:] = 0
-        row[0] = _NEVER
+    markers = [byte_tokenizer().token_to_id(marker) for marker in MARKERS]
+    head[markers] = 0
+    head[markers, 0] = _NEVER
     embedding[:, 0] = _LARGE
-    weights["lm_head.weight"] = np.ascontiguousarray(head)
+    weights["lm_head.weight"] = head
     save_file(weights, model / "model.safetensors", metadata={"format": "mlx"})
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))

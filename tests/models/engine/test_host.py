@@ -17,7 +17,8 @@ import anyio
 import psutil
 import pytest
 
-from models.engine.host import WORKER, EngineDied, EngineError, EngineHost, EngineUnavailable
+from models.engine.host import WORKER, EngineHost, EngineUnavailable
+from models.engine.link import EngineDied, EngineError
 from models.engine.protocol import (
     VERSION,
     Cancel,
