@@ -15,8 +15,8 @@ from models.quantization.forms import GROUP_SIZE, Form
 
 Codes = tuple[mx.array, mx.array, mx.array]
 
-_WEIGHTS_AT_ONCE = 1 << 24  # so that the search needs one gigabyte, whatever the layer
-_NEIGHBOURS = (2, 1, 0, -1, -2)  # of a scale, among the values of bfloat16; larger ones first
+_WEIGHTS_AT_ONCE = 1 << 20  # few enough for a CPU's caches
+_NEIGHBOURS = range(16, -3, -1)  # of a scale, among the values of bfloat16; larger ones first
 _ZERO = 128  # the code that means 0
 _LARGEST = 127
 _LEAST_SCALE = 2.0**-119  # of which 1/128 is still no subnormal number
@@ -45,21 +45,25 @@ def _affine(rows: mx.array, bits: int) -> Codes:
 
 def _symmetric(rows: mx.array) -> Codes:
     """8 bits. Of the scale next to largest / 127 and its neighbours, each group gets the one with
-    the least squared error of the codes that fit it."""
+    the least squared error of the codes that fit it. Larger ones are tried, 6 to 12 % more at most:
+    weights that a file held in fewer bits lie on grids of their own, which a larger scale may meet;
+    a smaller one cuts the largest weight off."""
     groups = rows.astype(mx.float32).reshape(len(rows), -1, GROUP_SIZE)
     largest = mx.abs(groups).max(axis=-1, keepdims=True)
     nearest = mx.maximum(largest / _LARGEST, _LEAST_SCALE).astype(mx.bfloat16)
     unit = nearest.astype(mx.float32)  # in which errors are measured, so that none overflows
-    best = mx.full(largest.shape, mx.inf)
-    scales, codes = nearest, mx.zeros(groups.shape)
+    in_units = groups / unit
+    least, scales = mx.full(largest.shape, mx.inf), nearest
     for neighbour in _NEIGHBOURS:
         stored = (nearest.view(mx.uint16).astype(mx.int32) + neighbour).astype(mx.uint16)
         stored = stored.view(mx.bfloat16)
-        scale = stored.astype(mx.float32)
-        fitting = mx.clip(mx.round(groups / scale), -_ZERO, _LARGEST)
-        error = mx.square(fitting * (scale / unit) - groups / unit).sum(axis=-1, keepdims=True)
-        better = error < best
-        best = mx.where(better, error, best)
-        scales, codes = mx.where(better, stored, scales), mx.where(better, fitting, codes)
-    packed = (codes + _ZERO).astype(mx.uint8).reshape(rows.shape).view(mx.uint32)
+        apart = _fitting(groups, stored) * (stored.astype(mx.float32) / unit) - in_units
+        error = mx.square(apart).sum(axis=-1, keepdims=True)
+        scales = mx.where(error < least, stored, scales)
+        least = mx.minimum(error, least)
+    packed = (_fitting(groups, scales) + _ZERO).astype(mx.uint8).reshape(rows.shape).view(mx.uint32)
     return packed, scales[..., 0], -_ZERO * scales[..., 0]
+
+
+def _fitting(groups: mx.array, scales: mx.array) -> mx.array:
+    return mx.clip(mx.round(groups / scales.astype(mx.float32)), -_ZERO, _LARGEST)

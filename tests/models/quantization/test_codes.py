@@ -57,6 +57,16 @@ def test_the_scale_is_the_best_of_its_neighbours(mlx: OnMlx) -> None:
         assert errors.sum() <= beaten.sum()
 
 
+def test_a_scale_is_found_that_meets_the_grid_of_fewer_bits(mlx: OnMlx) -> None:
+    steps = random.uniform(0.001, 0.004, (48, 4, 1)).astype(np.float16).astype(np.float32)
+    levels = random.integers(-15, 16, (48, 4, GROUP))
+    levels[..., 0] = 15  # the largest code: of eight codes a level, it has the 120th
+    weights = (steps * levels).astype(np.float32).reshape(48, 256)
+    codes, scales, biases = mlx(coded, weights, "q8-symmetric")
+    apart = (understood(codes, scales, biases) - weights).reshape(*scales.shape, GROUP)
+    assert np.sqrt(np.mean((apart / scales[..., None]) ** 2)) < 0.15  # any rounding: 0.29
+
+
 def test_groups_are_not_moved_as_affine_ones_are(mlx: OnMlx) -> None:
     def moved(form: str, weights: np.ndarray) -> float:
         """By how many steps a group's mean is off, on average."""
