@@ -184,8 +184,10 @@ def _measure_rounds(options: argparse.Namespace, model: nn.Module, tokens: int) 
             drafts = companion.draft(np.array(ids, np.uint32), _DRAFTER_BLOCK - 1)
             drafted = time.perf_counter()
             rollback = Rollback(caches)
-            rows = mx.array([[ids[-1], *drafts]], mx.uint32)
-            chosen = mx.argmax(model(rows, cache=caches), axis=-1)[0].tolist()
+            rows = mx.concatenate([mx.array(ids[-1:], mx.uint32), drafts])
+            chosen = mx.argmax(model(rows[None], cache=caches), axis=-1)[0]
+            mx.async_eval(chosen)
+            drafts, chosen = drafts.tolist(), chosen.tolist()
             if accepted < _DRAFTER_BLOCK:
                 rollback.drop(_DRAFTER_BLOCK - accepted)
             ids += [*drafts[: accepted - 1], chosen[accepted - 1]]

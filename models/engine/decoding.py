@@ -56,7 +56,7 @@ class Decoding:
         state = self._state
         if state.logits is None:
             last = state.run.prompt[-1]
-            state.logits = self._pass([last])
+            state.logits = self._pass(mx.array([last], mx.uint32))
             state.ids.append(last)
         token = self._draw(state.logits, self._index) if self._drawn is None else self._drawn
         draft = self._draft(token)
@@ -101,12 +101,13 @@ class Decoding:
         if value in self._stop_ids:
             return None
         if guide is None:
-            return self._speculation.draft(value, (), most)
-        draft = self._speculation.draft(value, guide.forced_after(value), most)
+            return self._speculation.draft(value, most)
+        draft = self._speculation.draft(value, most, guide.forced_after(value), is_read=True)
         if draft is None:
             return None
-        if ids := guide.allowed_after(value, draft.ids):
-            return replace(draft, ids=ids)
+        ids = draft.ids.tolist()
+        if allowed := guide.allowed_after(value, ids):
+            return replace(draft, ids=np.array(ids[:allowed], np.uint32))
         self._speculation.refused(draft)
         self._stepped_at = None  # drafting was no part of a step
         return None
@@ -116,24 +117,24 @@ class Decoding:
         assert self._speculation is not None
         state, started = self._state, time.perf_counter()
         rollback = Rollback(state.layers)
-        logits = self._pass([value, *draft.ids])
+        logits = self._pass(mx.concatenate([mx.array([value], mx.uint32), mx.array(draft.ids)]))
         mx.async_eval(logits)
-        ids, accepted = [value], 0
+        drafts, ids, accepted = draft.ids.tolist(), [value], 0
         while True:
             row = logits[accepted : accepted + 1]
             drawn = self._draw_after(ids[-1], row, self._index + len(ids))
             token = int(drawn.item())
-            if accepted == len(draft.ids) or token != draft.ids[accepted]:
+            if accepted == len(drafts) or token != drafts[accepted]:
                 break
             ids.append(token)
             accepted += 1
             self.stopped = token in self._stop_ids
             if self.stopped:
                 break
-        if wrong := len(draft.ids) - accepted:
+        if wrong := len(drafts) - accepted:
             rollback.drop(wrong)
             if rollback.is_whole:
-                logits = self._pass(ids)
+                logits = self._pass(mx.array(ids, mx.uint32))
                 mx.eval(logits)  # it is part of what this round takes
         state.ids.extend(ids)
         state.logits, self._drawn = logits[accepted : accepted + 1], drawn
@@ -141,9 +142,9 @@ class Decoding:
         self._stepped_at = None
         return ids
 
-    def _pass(self, ids: list[int]) -> mx.array:
+    def _pass(self, ids: mx.array) -> mx.array:
         """The logits after each of the tokens, [tokens, vocabulary]."""
-        return self._model(mx.array([ids], dtype=mx.uint32), cache=self._state.layers)[0]
+        return self._model(ids[None], cache=self._state.layers)[0]
 
     def _draw_after(
         self, token: int, logits: mx.array, index: int, ahead: mx.array | None = None

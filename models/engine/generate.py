@@ -88,7 +88,12 @@ class ResidentModel:
                     drafter, self._model, self.chunk_tokens, lambda: progress(size, size)
                 )
             self.speculation = lambda state: Speculation(
-                state.run.prompt, costs, self.drafter, scope=state.run.scope, seen=len(state.ids)
+                state.run.prompt,
+                costs,
+                self.drafter,
+                scope=state.run.scope,
+                seen=len(state.ids),
+                runs_ahead=self.device == "gpu",
             )
 
     @property

@@ -1,6 +1,6 @@
 """Follows a `GuideSpec` through one answer: which token may come next."""
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
 
@@ -58,16 +58,16 @@ class Guide:
             case _:
                 return ()
 
-    def allowed_after(self, token: int, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of `ids`, from the first on, that a grammar allows after `token`, the next one."""
+    def allowed_after(self, token: int, ids: Sequence[int]) -> int:
+        """How many of `ids`, from the first on, a grammar allows after `token`, the next one."""
         if not isinstance(self._state, Constrained):
-            return ids
+            return len(ids)
         with self._after(token) as goes_on:
             if not goes_on:
-                return ()
+                return 0
             # Weights may draft what only pads the vocabulary, which no matcher has heard of.
             known = list(takewhile(lambda id: id < self._vocabulary.size, ids))
-            return ids[: self._matcher.validate_tokens(known)]
+            return self._matcher.validate_tokens(known)
 
     @contextmanager
     def _after(self, token: int) -> Generator[bool]:

@@ -97,7 +97,7 @@ class Companion(Drafter):
     def offer(self, tokens: Ids) -> Offer | None:
         return Offer(self, "companion", _CHANCE, self._config.block - 1, passes=1)
 
-    def draft(self, tokens: Ids, width: int) -> tuple[int, ...]:
+    def draft(self, tokens: Ids, width: int) -> mx.array:
         self._take()
         assert self._end == len(tokens) - 1
         known, block = int(tokens[-1]), self._config.block
@@ -112,7 +112,9 @@ class Companion(Drafter):
             drafts = self._network.candidate_selector(
                 hidden, self._scaled(logits), self._draft_ids, known
             )
-        return tuple(drafts.tolist())
+        drafts = drafts.astype(mx.uint32)
+        mx.async_eval(drafts)
+        return drafts
 
     def _scaled(self, logits: mx.array) -> mx.array:
         """As the target has them, which decides what they are worth beside the selector's."""

@@ -10,6 +10,7 @@ Parameters have the names of published checkpoints, so those are loaded as they 
 # pyright: reportArgumentType=false
 # since mlx-lm has no types, nor have the attributes of MLX's modules.
 
+from functools import partial
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +20,8 @@ from mlx_lm.models.cache import KVCache
 from mlx_lm.models.rope_utils import initialize_rope
 
 from models.speculation.companion_config import CompanionConfig
+
+Masks = dict[tuple[int, bool], mx.array]  # of one pass, by what layers have in common
 
 
 class DFlash(nn.Module):
@@ -44,8 +47,9 @@ class DFlash(nn.Module):
     def __call__(self, block: mx.array, position: int, caches: list[KVCache]) -> mx.array:
         """What the head makes the block's tokens of, from their embeddings. The caches are as
         before."""
+        masks: Masks = {}
         for layer, cache in zip(self.layers, caches, strict=True):
-            block = layer(block, position, cache)
+            block = layer(block, position, cache, masks)
             cache.trim(block.shape[1])
         return self.norm(block)
 
@@ -91,13 +95,13 @@ class _Layer(nn.Module):
             self.attention_conv = _Convolution(config)
             self.mlp_conv = _Convolution(config)
 
-    def __call__(self, x: mx.array, position: int, cache: KVCache) -> mx.array:
+    def __call__(self, x: mx.array, position: int, cache: KVCache, masks: Masks) -> mx.array:
         given = self.input_layernorm(x)
         if "attention_conv" not in self:
-            x = x + self.self_attn(given, position, cache)
+            x = x + self.self_attn(given, position, cache, masks)
             return x + self.mlp(self.post_attention_layernorm(x))
         before, after = self.attention_conv.kernels(given)
-        x = x + after(self.self_attn(before(given), position, cache))
+        x = x + after(self.self_attn(before(given), position, cache, masks))
         given = self.post_attention_layernorm(x)
         before, after = self.mlp_conv.kernels(given)
         return x + after(self.mlp(before(given)))
@@ -123,9 +127,13 @@ class _Attention(nn.Module):
         keys = self.k_norm(self._heads(self.k_proj(x)))
         return self._rope(keys, offset=position), self._heads(self.v_proj(x))
 
-    def __call__(self, x: mx.array, position: int, cache: KVCache) -> mx.array:
+    def __call__(self, x: mx.array, position: int, cache: KVCache, masks: Masks) -> mx.array:
         queries = self._rope(self.q_norm(self._heads(self.q_proj(x))), offset=position)
         keys, _ = cache.update_and_fetch(*self.keys_and_values(x, position))
+        kind = self._window, self._is_causal
+        if kind not in masks:
+            block = x.shape[1]
+            masks[kind] = self._mask(keys.shape[2] - block, block, cache.keys.shape[2])
         # All that the cache has room for, which seldom grows: for each new size of attention, MLX
         # plans anew on CUDA, and that takes longer than the pass.
         attended = mx.fast.scaled_dot_product_attention(
@@ -133,7 +141,7 @@ class _Attention(nn.Module):
             cache.keys,
             cache.values,
             scale=self._head**-0.5,
-            mask=self._mask(keys.shape[2] - x.shape[1], x.shape[1], cache.keys.shape[2]),
+            mask=masks[kind],
         )
         return self.o_proj(attended.transpose(0, 2, 1, 3).flatten(2))
 
@@ -174,16 +182,20 @@ class _Convolution(nn.Module):
     def kernels(self, x: mx.array) -> tuple[Any, Any]:
         """What is done before a sublayer that gets `x`, and after it."""
         made = self.kernel_projection(x).reshape(*x.shape[:2], 2, self._taps, -1, 1)
+        base = self.base_kernel.reshape(2, self._taps, 1, 1, -1, self._group)
+        before, after = (partial(_convolved, base[at], made[:, :, at]) for at in range(2))
+        return before, after
 
-        def convolve(which: int, y: mx.array) -> mx.array:
-            tokens = y.shape[1]
-            groups = mx.pad(y, [(0, 0), (self._taps - 1, 0), (0, 0)])
-            groups = groups.reshape(1, tokens + self._taps - 1, -1, self._group)
-            base = self.base_kernel[which].reshape(self._taps, 1, 1, -1, self._group)
-            taps = [
-                (base[tap] + made[:, :, which, tap]) * groups[:, start : start + tokens]
-                for tap, start in enumerate(range(self._taps - 1, -1, -1))
-            ]
-            return sum(taps[1:], taps[0]).reshape(y.shape)
 
-        return (lambda y: convolve(0, y)), (lambda y: convolve(1, y))
+@mx.compile  # one kernel of what would be seven
+def _convolved(base: mx.array, made: mx.array, x: mx.array) -> mx.array:
+    """`x` [1, tokens, hidden] by kernels [taps, 1, 1, groups, channels] and [1, tokens, taps,
+    groups, 1]; the first tap is that of a token itself, the next that of the one before it."""
+    (taps, _, _, groups, channels), tokens = base.shape, x.shape[1]
+    padded = mx.pad(x, [(0, 0), (taps - 1, 0), (0, 0)])
+    padded = padded.reshape(1, tokens + taps - 1, groups, channels)
+    parts = [
+        (base[tap] + made[:, :, tap]) * padded[:, start : start + tokens]
+        for tap, start in enumerate(range(taps - 1, -1, -1))
+    ]
+    return sum(parts[1:], parts[0]).reshape(x.shape)

@@ -55,16 +55,17 @@ class DraftModel(Drafter):
     def offer(self, tokens: Ids) -> Offer | None:
         return Offer(self, "draft model", _CHANCE, _MOST_DRAFTS, passes_each=1)
 
-    def draft(self, tokens: Ids, width: int) -> tuple[int, ...]:
+    def draft(self, tokens: Ids, width: int) -> mx.array:
         self._tokens = tokens
         best = self._best(self._read(tokens))
         drafts, mark = [best], Mark(self._layers)
         while len(drafts) < width:
             best = self._best(self._model(best[None], cache=self._layers)[:, -1])
             drafts.append(best)
-        ids = mx.concatenate(drafts).tolist()
+        ids = mx.concatenate(drafts)
+        mx.async_eval(ids)
         mark.go_back()
-        return tuple(ids)
+        return ids
 
     def _best(self, logits: mx.array) -> mx.array:
         return mx.argmax(logits[:, : self._choices], axis=-1)

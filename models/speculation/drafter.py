@@ -1,11 +1,20 @@
 """What proposes the tokens that may come next: the text itself, or weights made for it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 Ids = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+class Drafts(Protocol):
+    """Tokens, uint32 [drafts]: an array of NumPy's, or one of MLX's, which may still be computed
+    when it is given away. Who reads it waits for it."""
+
+    def __len__(self) -> int: ...
+
+    def tolist(self) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,6 @@ class Drafter:
         """What could be drafted after these, the last of which the model has not seen."""
         raise NotImplementedError
 
-    def draft(self, tokens: Ids, width: int) -> tuple[int, ...]:
+    def draft(self, tokens: Ids, width: int) -> Drafts:
         """The drafts of the offer that was just made, `width` of them."""
         raise NotImplementedError

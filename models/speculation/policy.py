@@ -67,6 +67,9 @@ class StepCosts:
         self._tried.add(rows)
         return believed
 
+    def knows(self, rows: int) -> bool:
+        return rows in self._known
+
     def drafted(self, cost: float) -> None:
         """Of one pass through the drafter's weights. The first does not count, either."""
         if self._has_drafted:
@@ -169,6 +172,16 @@ class Policy:
             self._probed.append(seconds)
             if not self._probes and len(self._probed) == _PROBES:
                 self._judge(sorted(self._probed)[_PROBES // 2])
+
+    def knows(self, drafts: int) -> bool:
+        """Whether a pass over so many drafts was measured."""
+        return self._costs.knows(drafts + 1)
+
+    def parted(self, drafts: int, seconds: float) -> tuple[float, float]:
+        """A round took so long with its drafting: how long the pass over so many drafts took, as
+        far as is known, and how long drafting did."""
+        verifying = min(seconds, self._costs.of(drafts + 1) * self._serial_seconds)
+        return verifying, seconds - verifying
 
     def forced_pay(self, drafts: int) -> bool:
         """Whether to verify so many drafts that are as good as certain costs less than steps."""

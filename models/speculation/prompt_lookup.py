@@ -43,5 +43,5 @@ class PromptLookup(Drafter):
         least, chance = next(each for each in _CHANCES if match >= each[0])
         return Offer(self, f"match of {least}", chance, _MOST_DRAFTS)
 
-    def draft(self, tokens: Ids, width: int) -> tuple[int, ...]:
-        return tuple(np.resize(tokens[self._place :], width).tolist())
+    def draft(self, tokens: Ids, width: int) -> Ids:
+        return np.resize(tokens[self._place :], width)

@@ -4,7 +4,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from models.speculation.drafter import Drafter, Ids, Offer
+import numpy as np
+
+from models.speculation.drafter import Drafter, Drafts, Ids, Offer
 from models.speculation.policy import Policy, StepCosts
 from models.speculation.prompt_lookup import PromptLookup
 from models.speculation.text import Text
@@ -18,17 +20,24 @@ class Draft:
     """Tokens that may come after the next one, of those that were made in so many seconds; of no
     offer if a grammar forces them."""
 
-    ids: tuple[int, ...]
+    ids: Drafts
     offer: Offer | None = None
     made: int = 0
     seconds: float = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the device may still be at it."""
+        return not isinstance(self.ids, np.ndarray)
 
 
 class Speculation:
     """Told of every token of its run, and of how long each round took.
 
     Drafts come from the text, or from a `drafter` that has weights, whichever promises more. The
-    model has the state after `seen` tokens of the prompt from an earlier run of that `scope`.
+    model has the state after `seen` tokens of the prompt from an earlier run of that `scope`. On a
+    device beside the host, which `runs_ahead` of it, drafts are not waited for once it is known
+    what their verification takes: otherwise what they themselves take could not be told.
     """
 
     def __init__(
@@ -39,7 +48,9 @@ class Speculation:
         *,
         scope: str = "",
         seen: int = 0,
+        runs_ahead: bool = False,
     ) -> None:
+        self._runs_ahead = runs_ahead
         self._text, self._policy = Text(prompt), Policy(costs)
         self._drafter = drafter
         self._drafters = [PromptLookup(), *([] if drafter is None else [drafter])]
@@ -63,12 +74,15 @@ class Speculation:
         be drafted in the place of that token."""
         return self._policy.drafts and self._chosen(self._text.ids) is not None
 
-    def draft(self, token: int, forced: Sequence[int], most: int) -> Draft | None:
-        """Up to `most` tokens after `token`, the next one. A grammar expects `forced` to come."""
-        certain = tuple(forced[: min(most, _MOST_FORCED)])
-        if certain and self._policy.forced_pay(len(certain)):
+    def draft(
+        self, token: int, most: int, forced: Sequence[int] = (), *, is_read: bool = False
+    ) -> Draft | None:
+        """Up to `most` tokens after `token`, the next one. A grammar expects `forced` to come. A
+        draft that `is_read` before it is verified is not late."""
+        certain = np.array(forced[: min(most, _MOST_FORCED)], np.uint32)
+        if len(certain) and self._policy.forced_pay(len(certain)):
             return Draft(certain)
-        if certain or not self._policy.drafts:
+        if len(certain) or not self._policy.drafts:
             return None
         started, tokens = time.perf_counter(), self._text.before(token)
         chosen = self._chosen(tokens)
@@ -76,6 +90,8 @@ class Speculation:
             return None
         offer, width = chosen
         ids = offer.drafter.draft(tokens, min(width, most))
+        if is_read or not self._runs_ahead or not self._policy.knows(len(ids)):
+            ids = np.asarray(ids)
         return Draft(ids, offer, len(ids), time.perf_counter() - started)
 
     def refused(self, draft: Draft) -> None:
@@ -106,10 +122,11 @@ class Speculation:
         if draft.offer is None:
             self._policy.verified_forced(len(draft.ids), accepted, seconds)
             return
-        refused = draft.made - len(draft.ids)
-        self._policy.verified(
-            draft.offer, len(draft.ids), accepted, seconds, draft.seconds, refused
-        )
+        drafted, drafting = len(draft.ids), draft.seconds
+        if draft.is_late:
+            seconds, drafting = self._policy.parted(drafted, drafting + seconds)
+        refused = draft.made - drafted
+        self._policy.verified(draft.offer, drafted, accepted, seconds, drafting, refused)
 
     def _chosen(self, tokens: Ids) -> tuple[Offer, int] | None:
         offers = [offer for each in self._drafters if (offer := each.offer(tokens)) is not None]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from models.engine.protocol import JobEvent, Run
 from tests.models.engine.on_mlx import Counting, _next_logits, _plain, generate, resident
 
@@ -28,20 +30,26 @@ class _Eager(Counting):
         from models.speculation.text import Text
 
         super().__init__()
-        self.drafted: list[Drafted] = []
+        self._made: list[tuple[tuple[int, ...], Any]] = []
         self._drafter, self._text = drafter, Text(prompt)
         self._widths = itertools.cycle(_WIDTHS)
         drafter.begin(scope, self._text.ids[:seen])
 
-    def draft(self, token: int, forced: Sequence[int], most: int) -> Any:
+    def draft(
+        self, token: int, most: int, forced: Sequence[int] = (), *, is_read: bool = False
+    ) -> Any:
         from models.speculation.speculation import Draft
 
         if forced:
-            return Draft(tuple(forced[:most]))
+            return Draft(np.array(forced[:most]))
         tokens = self._text.before(token)
         ids = self._drafter.draft(tokens, min(next(self._widths), most))
-        self.drafted.append(Drafted(tuple(tokens.tolist()), ids))
+        self._made.append((tuple(tokens.tolist()), ids))
         return Draft(ids)
+
+    @property
+    def drafted(self) -> list[Drafted]:
+        return [Drafted(tokens, tuple(ids.tolist())) for tokens, ids in self._made]
 
     def prefilled(self, tokens: int) -> None:
         self._drafter.follow(self._text.ids[:tokens])
@@ -63,8 +71,8 @@ def by_constants(folder: Path, ids: Sequence[int], runs: Sequence[Run]) -> list[
     from models.speculation.drafter import Drafter
 
     class Constant(Drafter):
-        def draft(self, tokens: Any, width: int) -> tuple[int, ...]:
-            return tuple(ids[:width])
+        def draft(self, tokens: Any, width: int) -> Any:
+            return np.array(ids[:width])
 
     return [_with(Constant(), folder, None, run, None)[0] for run in runs]
 

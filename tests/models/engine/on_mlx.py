@@ -106,7 +106,11 @@ class Oracle(Counting):
         self._answer, self._rounds = list(answer), itertools.cycle(rounds)
         self._done = 0
 
-    def draft(self, token: int, forced: Sequence[int], most: int) -> Any:
+    def draft(
+        self, token: int, most: int, forced: Sequence[int] = (), *, is_read: bool = False
+    ) -> Any:
+        import numpy as np
+
         from models.speculation.speculation import Draft
 
         assert token == self._answer[self._done]
@@ -114,7 +118,7 @@ class Oracle(Counting):
         after = self._answer[self._done + 1 :][:right]
         wrong = [(each + 1) % 256 for each in self._answer[self._done + 1 + right :][:1]]
         ids = (*after, *wrong, *(7 for _ in range(drafted)))[: min(drafted, most)]
-        return Draft(ids) if ids else None
+        return Draft(np.array(ids, np.uint32)) if ids else None
 
     def prefilled(self, tokens: int) -> None:
         pass

@@ -14,7 +14,7 @@ Found = tuple[tuple[int, ...], str]
 def found(text: Text, most: int) -> Found | None:
     lookup = PromptLookup()
     offer = lookup.offer(text.ids)
-    return None if offer is None else (lookup.draft(text.ids, most), offer.kind)
+    return None if offer is None else (tuple(lookup.draft(text.ids, most).tolist()), offer.kind)
 
 
 def plain(ids: list[int], most: int) -> Found | None:
