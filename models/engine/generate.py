@@ -37,9 +37,9 @@ from models.prefix_cache.disk_identity import identity_of
 from models.prefix_cache.layers import can_be_cut, layout
 from models.prefix_cache.prompt_cache import PromptCache, RunState
 from models.speculation.drafter import Drafter
-from models.speculation.policy import StepCosts
 from models.speculation.rollback import can_roll_back
 from models.speculation.speculation import Speculation
+from models.speculation.step_costs import StepCosts
 
 Emit = Callable[[CacheUse | Prefill | Tokens], None]
 Interrupted = Callable[[], Interruption | None]

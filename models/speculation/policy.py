@@ -8,27 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.speculation.drafter import Offer
+from models.speculation.step_costs import FADING, SMOOTHING, StepCosts
 
-# A pass reads the weights once, whatever the rows: so long as nothing is measured, this little is
-# what one row more is taken to cost, in passes of one row. Wide passes are tried, and then known.
-_ROW_COST = 0.05
-# So is what a pass through a drafter's weights costs, so that it is tried, and then known.
-_DRAFTING_COST = 0.1
 _WIDTHS = (1, 2, 3, 5, 7, 11, 15)
 _LEAST_GAIN = 1.05  # over serial steps, as estimated: below it noise would decide
 _STAKE = 0.01  # of the answer so far: what drafts may put at risk, beyond what they have gained
-_SMOOTHING = 0.3  # the share of the newest measurement
 
 # How many drafts have to tell otherwise before the chance that was offered counts for half, and
 # what is left of earlier rounds with each round: of matches, which one part of a text has and
 # another has not, and of drafters with weights, which are as good everywhere.
 _PRIOR_WEIGHT, _STEADY_WEIGHT = 3.0, 8.0
 _FORGETTING, _STEADY_FORGETTING = 0.9, 0.97
-_LEARNING = 1 / 32  # with each draft that was tried, of the chance in later runs
-_FADING = 1 / 256  # of all that was measured, with each serial step: drafts are tried again
-
-_SLOW_FADING = 1 / 2048  # of what passes cost, which seldom changes
-_SURPRISE = 2.0  # a pass that takes more than so many times what was thought was disturbed
 
 _WARM_UP_ROUNDS = 2
 _MEASURED_ROUNDS = 8
@@ -38,57 +28,6 @@ _LEAST_SHARE = 0.95  # of what serial steps would have done
 _CERTAIN_SHARE = 1.25  # which no slowing down of steps since they were last measured makes up for
 _PAUSE_TOKENS, _LONGEST_PAUSE = 32, 512
 _TRUSTED_ROUNDS, _MOST_TRUSTED = 16, 128  # once serial steps have shown that drafts pay
-
-
-class StepCosts:
-    """What a pass costs by its rows, in passes of one row, for one model on one device; what one
-    costs its drafter with weights, if there is one; and how often drafts were right in its runs."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, float] = {1: 1.0}
-        self._tried = set[int]()
-        self.drafting = _DRAFTING_COST
-        self._has_drafted = False
-        self._chances: dict[str, float] = {}  # by kind of offer
-
-    def of(self, rows: int) -> float:
-        """As measured, or as far from the nearest width that was as rows are thought to cost."""
-        nearest = min(self._known, key=lambda known: abs(known - rows))
-        return self._known[nearest] + _ROW_COST * (rows - nearest)
-
-    def measured(self, rows: int, cost: float) -> float:
-        """Returns what is believed of it. The first pass of each width says nothing of later ones:
-        kernels may have been compiled for it."""
-        before = self._known.get(rows, _thought(rows))
-        believed = min(cost, _SURPRISE * before)
-        if rows in self._tried:
-            weight = _SMOOTHING if rows in self._known else 1.0
-            self._known[rows] = before + weight * (believed - before)
-        self._tried.add(rows)
-        return believed
-
-    def knows(self, rows: int) -> bool:
-        return rows in self._known
-
-    def drafted(self, cost: float) -> None:
-        """Of one pass through the drafter's weights. The first does not count, either."""
-        if self._has_drafted:
-            self.drafting += _SMOOTHING * (cost - self.drafting)
-        self._has_drafted = True
-
-    def chance_of(self, offer: Offer) -> float:
-        """Of a draft of such an offer, if those before it are right, at the beginning of a run."""
-        return self._chances.get(offer.kind, offer.chance)
-
-    def tried(self, offer: Offer, tries: int, accepted: int) -> None:
-        before = self.chance_of(offer)
-        self._chances[offer.kind] = before + _LEARNING * (accepted - tries * before)
-
-    def fade(self) -> None:
-        """A serial step was made: in time, what seemed to cost much is tried again."""
-        self.drafting += _FADING * (_DRAFTING_COST - self.drafting)
-        for rows, cost in self._known.items():
-            self._known[rows] = cost + _SLOW_FADING * (_thought(rows) - cost)
 
 
 @dataclass(slots=True)
@@ -103,7 +42,7 @@ class _Acceptance:
         self.rate += (accepted - tries * self.rate) / self.weight
 
     def fade(self) -> None:
-        self.rate += _FADING * (self.chance - self.rate)
+        self.rate += FADING * (self.chance - self.rate)
 
 
 class Policy:
@@ -166,7 +105,7 @@ class Policy:
         if seconds is None:
             return
         before = self._serial_seconds or seconds
-        self._serial_seconds = before + _SMOOTHING * (seconds - before)
+        self._serial_seconds = before + SMOOTHING * (seconds - before)
         if self._probes:
             self._probes -= 1
             self._probed.append(seconds)
@@ -264,11 +203,6 @@ class Policy:
                 chance = (chance + offer.chance) / 2  # another text is another matter
             self._rates[offer.kind] = _Acceptance(offer.chance, chance, weight, forgetting)
         return self._rates[offer.kind]
-
-
-def _thought(rows: int) -> float:
-    """What a pass is taken to cost while nothing is measured."""
-    return 1 + _ROW_COST * (rows - 1)
 
 
 def _passes(offer: Offer, width: int) -> int:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.speculation.drafter import Drafter, Drafts, Ids, Offer
-from models.speculation.policy import Policy, StepCosts
+from models.speculation.policy import Policy
 from models.speculation.prompt_lookup import PromptLookup
+from models.speculation.step_costs import StepCosts
 from models.speculation.text import Text
 
 # As many as the widest pass that is cheap on any device.

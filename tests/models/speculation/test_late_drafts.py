@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from models.speculation.drafter import Drafter, Drafts, Ids, Offer
-from models.speculation.policy import StepCosts
 from models.speculation.speculation import Draft, Speculation
+from models.speculation.step_costs import StepCosts
 
 WIDTH = 4
 

@@ -3,7 +3,8 @@
 import itertools
 
 from models.speculation.drafter import Drafter, Offer
-from models.speculation.policy import Policy, StepCosts
+from models.speculation.policy import Policy
+from models.speculation.step_costs import StepCosts
 
 CHANCES = {2: 0.4, 4: 0.6, 8: 0.8, 20: 0.9}
 
