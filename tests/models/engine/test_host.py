@@ -2,13 +2,12 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
@@ -21,19 +20,13 @@ from models.engine.host import WORKER, EngineHost, EngineUnavailable
 from models.engine.link import EngineDied, EngineError
 from models.engine.protocol import (
     VERSION,
-    Cancel,
-    Failed,
     Finished,
-    FrameReader,
     JobEvent,
     Load,
     Loading,
-    Message,
     Prefill,
     Run,
-    Suspend,
     Tokens,
-    encode,
     ids_of,
 )
 from tests.models.engine.on_mlx import OnMlx, greedy, resumed, run_of
@@ -381,78 +374,6 @@ async def test_why_a_model_cannot_be_loaded_is_told_without_its_folder(
     async with hosting(folder=folder) as host:
         error = (await host.settled()).error
     assert error == "the model could not be loaded: No such file or directory"
-
-
-@contextmanager
-def worker(*messages: Message) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
-    """A real engine process that has been told `messages`, and the service's end of its socket."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        descriptor = theirs.fileno()
-        process = subprocess.Popen([*WORKER, str(descriptor)], pass_fds=[descriptor])
-        theirs.close()
-        ours.settimeout(LONG_SECONDS)
-        ours.sendall(b"".join(map(encode, messages)))
-        try:
-            yield process, ours
-        finally:
-            process.kill()
-            process.wait()
-
-
-def next_message(connection: socket.socket, frames: FrameReader) -> Message:
-    while data := connection.recv(1):
-        for message in frames.feed(data):
-            return message
-    raise AssertionError("the engine hung up")
-
-
-def test_a_real_engine_refuses_another_version_and_ends(tiny: Path) -> None:
-    with worker(Load(str(tiny), VERSION + 1)) as (process, connection):
-        refusal = next_message(connection, FrameReader())
-        assert refusal == Failed(
-            None, f"engine protocol {VERSION} cannot serve protocol {VERSION + 1}"
-        )
-        assert process.wait(LONG_SECONDS) == 1
-
-
-def test_a_real_engine_takes_what_came_after_the_run_and_cancels_rather_than_suspends(
-    tiny: Path,
-) -> None:
-    def run(job: str) -> Run:
-        return replace(run_of(range(2000), 3), job=job)
-
-    first = (Cancel("a"), run("a"), Suspend("a"), Cancel("a"), Suspend("a"), Cancel("b"))
-    with worker(Load(str(tiny)), *first) as (_, connection):
-        frames = FrameReader()
-        assert next_end(connection, frames) == ("a", "cancelled")
-        connection.sendall(b"".join(map(encode, (Cancel("a"), Suspend("a"), run("a")))))
-        assert next_end(connection, frames) == ("a", "length")
-        connection.sendall(b"".join(map(encode, (run("b"), Suspend("b"), Cancel("a")))))
-        assert next_end(connection, frames) == ("b", "suspended")
-
-
-def next_end(connection: socket.socket, frames: FrameReader) -> tuple[str, str]:
-    while not isinstance(message := next_message(connection, frames), Finished):
-        pass
-    return message.job, message.reason
-
-
-@pytest.mark.parametrize("awaited", [Loading, Tokens])
-def test_a_real_engine_ends_with_its_service(tiny: Path, awaited: type[Message]) -> None:
-    endless = run_of(range(2000), 10**6)
-    with worker(Load(str(tiny)), endless) as (process, connection):
-        frames = FrameReader()
-        while not isinstance(next_message(connection, frames), awaited):
-            pass
-        connection.close()
-        assert process.wait(LONG_SECONDS) == 0
-
-
-def test_a_real_engine_ends_when_it_is_sent_garbage() -> None:
-    with worker() as (process, connection):
-        connection.sendall(b"\xff" * 64)
-        assert process.wait(LONG_SECONDS) == 0
 
 
 def test_the_modules_of_the_service_do_not_import_mlx() -> None:
