@@ -127,7 +127,7 @@ class QwenSyntax(Syntax):
         elif marker == CALL and self._form.may_call:
             body = JsonCalls if self._dialect.calls == "json" else XmlCalls
             writer = CallWriter(self._fault, streams=self._form.guided)
-            self._call = body(self._form.callable_tools, writer)
+            self._call = body(self._form.callable_tools, writer, CALL_END)
             self._is_led_to = True
             self._at = _At.CALL
         elif marker == THINK and self._dialect.thinks:

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, cast
 
+from models.json_pointer import is_pointer, pointed_to
+
 # Far beyond any tool's schema, and cheap to walk. llguidance reads no deeper than 128 levels of
 # JSON, of which a schema's level may take two.
 MAX_DEPTH = 60
@@ -131,7 +133,9 @@ class _Preparation:
                 made[key] = {name: self._schema(each, depth + 1) for name, each in table}
             elif key == "required":
                 made[key] = _names(value)
-            elif key in _ASSERTIONS or (key == "format" and value in _FORMATS):
+            elif key in _ASSERTIONS or (
+                key == "format" and isinstance(value, str) and value in _FORMATS
+            ):
                 made[key] = value
             elif key == "$ref" and (name := self._referred(value)):
                 made[key] = f"#/$defs/{name}"
@@ -139,7 +143,7 @@ class _Preparation:
 
     def _referred(self, reference: Any) -> str | None:
         """The name for what a reference refers to; None if it asks for nothing."""
-        if not isinstance(reference, str) or not _is_pointer(reference):
+        if not isinstance(reference, str) or not is_pointer(reference):
             return None
         if reference not in self._names:
             if self._leads_back(reference):
@@ -183,14 +187,10 @@ class _Preparation:
         return references
 
     def _target(self, reference: str) -> Any:
-        target: Any = self._root
-        for step in reference.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            try:
-                target = target[int(step) if isinstance(target, list) else step]
-            except (LookupError, TypeError, ValueError):
-                raise SchemaError(f"refers to {reference[:80]}, which is not there") from None
-        return target
+        try:
+            return pointed_to(self._root, reference)
+        except (LookupError, ValueError):
+            raise SchemaError(f"refers to {reference[:80]}, which is not there") from None
 
 
 def _references_in_place(schema: Any) -> Iterator[str]:
@@ -201,7 +201,7 @@ def _references_in_place(schema: Any) -> Iterator[str]:
             continue
         each = cast(dict[str, Any], each)
         reference = each.get("$ref")
-        if isinstance(reference, str) and _is_pointer(reference):
+        if isinstance(reference, str) and is_pointer(reference):
             yield reference
         for key in _IN_PLACE:
             held = each.get(key)
@@ -210,10 +210,6 @@ def _references_in_place(schema: Any) -> Iterator[str]:
             elif isinstance(held, dict):
                 held = cast(dict[str, Any], held)
                 pending.extend(held.values() if key in _TABLE else [held])
-
-
-def _is_pointer(reference: str) -> bool:
-    return reference == "#" or reference.startswith("#/")
 
 
 def _of_2020(schema: dict[str, Any]) -> dict[str, Any]:

@@ -17,14 +17,16 @@ class CallBody(ABC):
     writer that streams, while it grows.
 
     Whatever it raises NotACall for, `unread` is what it has not made a call of; `name` is that of
-    the call that has begun, if one has.
+    the call that has begun, if one has. Where an answer ends within the `close`, what stands of it
+    is no text.
     """
 
-    def __init__(self, tools: Sequence[Tool], writer: CallWriter) -> None:
+    def __init__(self, tools: Sequence[Tool], writer: CallWriter, close: str = "") -> None:
         self.name: str | None = None
         self.calls = 0  # that are complete
         self._tools = tools
         self._writer = writer
+        self._wrapper_end = close
         self._unread: list[str] = []
 
     @property
@@ -48,6 +50,10 @@ class CallBody(ABC):
         if self.name is None:
             raise NotACall("no tool can have its name")
         return self._writer.start(self.name)
+
+    def _may_be_close(self, text: str) -> bool:
+        """Whether the close begins with it; white space around it says nothing."""
+        return self._wrapper_end.startswith(text.strip())
 
     def _ended(self, rest: str = "") -> None:
         """A call is complete; `rest` stands after it in what was read."""

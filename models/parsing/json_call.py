@@ -32,8 +32,10 @@ class JsonCalls(CallBody):
     half a surrogate pair. With `strict`, a call has no other keys and is not in a list.
     """
 
-    def __init__(self, tools: Sequence[Tool], writer: CallWriter, *, strict: bool = False) -> None:
-        super().__init__(tools, writer)
+    def __init__(
+        self, tools: Sequence[Tool], writer: CallWriter, close: str = "", *, strict: bool = False
+    ) -> None:
+        super().__init__(tools, writer, close)
         self._strict = strict
         self._in_list = False
         self._expects = _Expects.CALL
@@ -41,6 +43,7 @@ class JsonCalls(CallBody):
         self._key = ""
         self._arguments = ""  # once they are complete
         self._escapes = _WholeEscapes()
+        self._after = ""  # the last call: of its close
 
     @property
     def closable(self) -> bool:
@@ -86,12 +89,16 @@ class JsonCalls(CallBody):
         character = text[place]
         match self._expects:
             case _Expects.CALL if character == "{":
-                self._arguments, self._escapes = "", _WholeEscapes()
+                self._arguments, self._escapes, self._after = "", _WholeEscapes(), ""
                 self._expects = _Expects.KEY
             case _Expects.CALL if character in "[,]" and not self._strict:
                 if character != "[" and not self._in_list:
                     raise NotACall("its JSON is broken")
                 self._in_list = True
+            case _Expects.CALL if character == "}" and self.calls and self._wrapper_end:
+                pass  # one brace too many, as models write
+            case _Expects.CALL if self.calls and self._may_be_close(self._after + character):
+                self._after += character
             case _Expects.COLON if character == ":":
                 self._expects = _Expects.VALUE
             case _Expects.COMMA if character == ",":

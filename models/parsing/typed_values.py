@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, cast
 
+from models.json_pointer import is_pointer, pointed_to
 from models.parsing.json_text import read_json
 
 
@@ -133,16 +134,12 @@ class _Schemas:
         return self._referred[reference]
 
     def _target(self, reference: str) -> Any:
-        if reference != "#" and not reference.startswith("#/"):
+        if not is_pointer(reference):
             return True
-        target: Any = self._root
-        for step in reference.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(target, list) and step.isdecimal():
-                target = dict(enumerate(cast(list[Any], target))).get(int(step), True)
-            else:
-                target = _mapping(target).get(step, True)
-        return target
+        try:
+            return pointed_to(self._root, reference)
+        except (LookupError, ValueError):
+            return True
 
 
 def _mapping(value: Any) -> dict[str, Any]:

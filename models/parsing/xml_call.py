@@ -43,8 +43,8 @@ class XmlCalls(CallBody):
     One line's end after the opening tag and one before the closing tag belong to the tags.
     """
 
-    def __init__(self, tools: Sequence[Tool], writer: CallWriter) -> None:
-        super().__init__(tools, writer)
+    def __init__(self, tools: Sequence[Tool], writer: CallWriter, close: str = "") -> None:
+        super().__init__(tools, writer, close)
         self._schemas = {each.name: each.schema for each in tools}
         self._arguments = TaggedArguments({}, writer)
         self._at = _At.CALL
@@ -72,18 +72,18 @@ class XmlCalls(CallBody):
                 raise NotACall("its last value has no end")
             yield from self._end_value(close)
         rest = self._rest[self._place :].strip()
-        ends = rest == _FUNCTION_END or (closed and not rest and self._arguments.has_any)
+        ends = self._ends_call(rest) or (closed and not rest and self._arguments.has_any)
         if self._at is _At.PARAMETER and ends:
             self._place = len(self._rest)
             yield from self._end_call()
-        if self._at is not _At.CALL or not self.calls or self._rest[self._place :].strip():
+        if self._at is not _At.CALL or not self.calls or not self._is_over:
             raise NotACall("its tags are not complete")
 
     def _step(self) -> Generator[Event, None, bool]:
         """Reads on; False if more text is needed for that."""
         match self._at:
             case _At.CALL:
-                if not self._tag(_FUNCTION):
+                if (self.calls and self._is_over) or not self._tag(_FUNCTION):
                     return False
                 self._at = _At.CALL_NAME
             case _At.CALL_NAME:
@@ -195,12 +195,25 @@ class XmlCalls(CallBody):
         if close < 0:
             return close
         after = self._rest[close + len(_PARAMETER_END) :].strip()
-        return close if after in ("", _FUNCTION_END) else -1
+        return close if not after or self._ends_call(after) else -1
+
+    def _ends_call(self, text: str) -> bool:
+        """Whether it is the end of a call, and what may be of the close."""
+        return text.startswith(_FUNCTION_END) and self._may_be_close(
+            text.removeprefix(_FUNCTION_END)
+        )
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether there is nothing more, or what may be of the close."""
+        return self._may_be_close(self._rest[self._place :])
 
     def _follows(self, close: int) -> _Follows:
         place = self._after_space(close + len(_PARAMETER_END))
         if self._rest.startswith(_FUNCTION_END, place):
             place = self._after_space(place + len(_FUNCTION_END))
+            if self._may_be_close(self._rest[place:]):
+                return _Follows.PERHAPS
             return self._name_follows(_FUNCTION, place, list(self._schemas))
         if self._rest.startswith(_PARAMETER, place):
             return self._parameter_follows(place)

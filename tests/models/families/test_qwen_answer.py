@@ -204,6 +204,25 @@ def test_only_the_wrapper_s_close_may_be_missing(calls: str, call: Any) -> None:
     assert answer(whole.removesuffix(CALL_END) + whole, calls) == [("run", LS), ("run", LS)]
 
 
+@BOTH
+@pytest.mark.parametrize("name", ["run", "now"])
+def test_an_answer_may_end_within_the_wrapper_s_close(calls: str, call: Any, name: str) -> None:
+    arguments = LS if name == "run" else {}
+    opened = call(name, arguments).removesuffix(CALL_END)
+    for end in range(len(CALL_END)):
+        assert answer(opened + CALL_END[:end], calls) == [(name, arguments)]
+
+
+def test_what_only_begins_as_the_wrapper_s_close_is_text() -> None:
+    opened = json_call().removesuffix(f"\n{CALL_END}")
+    for other in ("</tool>", "</tool_callers>", "<", "</tool_call"):
+        assert answer(f"{opened}{other} and more") == [("run", LS), f"{other} and more"]
+
+
+def test_a_brace_too_many_is_no_text() -> None:
+    assert answer(json_call().replace("}}", "}}}")) == [("run", LS)]
+
+
 def test_a_close_inside_of_a_value_is_text() -> None:
     content = f's = "</parameter>"\nt = "</function>{CALL_END}"\nu = "{CALL}{THINK}"'
     arguments = {"path": "a.py", "content": content}

@@ -140,3 +140,26 @@ def test_150_tools_have_one_grammar(vocabulary: Vocabulary) -> None:
     tools = [Tool(f"tool_{n}", "", schema) for n in range(150)]
     for make in (json_calls_grammar, xml_calls_grammar):
         vocabulary.matcher(make(tools)).compute_bitmask()
+
+
+KEYWORDS = [
+    *("$ref", "$defs", "$id", "$schema", "additionalProperties", "allOf", "anyOf", "const"),
+    *("contains", "default", "definitions", "dependentRequired", "dependentSchemas", "description"),
+    *("enum", "exclusiveMaximum", "format", "if", "items", "maxItems", "maxLength", "maximum"),
+    *("minItems", "minLength", "minProperties", "multipleOf", "not", "oneOf", "pattern"),
+    *("patternProperties", "prefixItems", "properties", "propertyNames", "required", "then"),
+    *("title", "type", "unevaluatedProperties", "uniqueItems", "x-own"),
+]
+ODD = [None, True, False, 0, -1, 1.5, 10**30, "", "x", "#", [], {}, [None], [1], ["x"], [[]], [{}]]
+ODD += [{"x": None}, {"x": 1}, {"x": []}, {"": {}}, {"$ref": []}, {"type": {}}, "#/a", "#/%", "a#b"]
+
+
+@pytest.mark.parametrize("keyword", KEYWORDS)
+def test_whatever_a_keyword_holds_is_used_or_refused_by_name(keyword: str) -> None:
+    for value in ODD:
+        held = {keyword: value}
+        for schema in (held, {"properties": {"a": held}}, {"properties": {"a": {"items": held}}}):
+            with suppress(ToolSchemaError):
+                Schemas([Tool("t", "", schema)]).fault("t", {"a": [1]})
+            with suppress(GrammarError):
+                json_calls_grammar([Tool("t", "", schema)])

@@ -58,6 +58,23 @@ def test_other_documents_formats_and_unknown_keywords_ask_for_nothing() -> None:
     assert Schemas([tool(schema)]).fault("t", {"ext": 1, "url": "not one", "own": 3}) is None
 
 
+@pytest.mark.parametrize(
+    "reference", ["#/$defs/A<b> c~1d", "#/%24defs/A%3Cb%3E%20c~1d", "#/anyOf/0"]
+)
+def test_a_reference_is_the_fragment_of_a_uri(reference: str) -> None:
+    number = {"type": "integer"}
+    schema = {"$defs": {"A<b> c/d": number}, "anyOf": [number, True]}
+    schemas = Schemas([tool({**schema, "properties": {"a": {"$ref": reference}}})])
+    assert schemas.fault("t", {"a": 1}) is None
+    assert schemas.fault("t", {"a": "x"}) is not None
+
+
+@pytest.mark.parametrize("reference", ["#/anyOf/-1", "#/anyOf/²", "#/anyOf/2", "#/anyOf/00001x"])
+def test_a_reference_to_what_is_not_in_a_list_is_broken(reference: str) -> None:
+    with pytest.raises(ToolSchemaError, match="which is not there"):
+        Schemas([tool({"anyOf": [True, True], "properties": {"a": {"$ref": reference}}})])
+
+
 @pytest.mark.parametrize("key", ["allOf", "anyOf", "oneOf"])
 def test_what_refers_to_itself_ends(key: str) -> None:
     loop = {"$defs": {"A": {key: [{"$ref": "#/$defs/A"}]}}, "$ref": "#/$defs/A"}

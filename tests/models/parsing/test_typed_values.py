@@ -24,12 +24,17 @@ RUN = {
 HARD = {
     **EVERY_KIND_OF_SCHEMA,
     "type": "object",
-    "$defs": {**EVERY_KIND_OF_SCHEMA["$defs"], "a/b~c": {"type": "boolean"}},
+    "$defs": {
+        **EVERY_KIND_OF_SCHEMA["$defs"],
+        "a/b~c": {"type": "boolean"},
+        "A<b>": {"type": "integer"},
+    },
     "properties": {
         **EVERY_KIND_OF_SCHEMA["properties"],
         "when": {"type": "string", "format": "date-time"},
         "digits": {"enum": ["1", "2", 3]},
         "escaped": {"$ref": "#/$defs/a~1b~0c"},
+        "encoded": {"$ref": "#/%24defs/A%3Cb%3E"},
         "both": {"allOf": [{"type": ["string", "integer"]}, {"type": ["integer", "boolean"]}]},
     },
 }
@@ -43,6 +48,7 @@ HARD = {
         ("background", "1", "1"),
         ("background", "yes", "yes"),
         ("timeout", "30", 30),
+        ("encoded", "30", 30),
         ("timeout", "30.0", 30),
         ("timeout", "1e3", 1000),
         ("timeout", "-5", -5),
