@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import anyio
 from quart import Quart, Response, g, has_websocket_context, jsonify, request
+from werkzeug.datastructures import Headers
 from werkzeug.exceptions import HTTPException
 
 from service.auth import Keys
@@ -50,6 +51,7 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
     async def before() -> None:
         g.request_id = new_id("req")
         g.api_key = None
+        _check_body_headers(request.headers)
         if keys is None:
             refuse_web_pages(request.headers)
         elif request.path not in _OPEN_PATHS:
@@ -88,6 +90,20 @@ def create_app(core: Core, keys: Keys | None) -> Quart:
     ):
         routes(core).mount(app)
     return app
+
+
+def _check_body_headers(headers: Headers) -> None:
+    if "Content-Length" in headers and "Transfer-Encoding" in headers:
+        # A proxy before the service may believe the other one, and take what follows the body for
+        # a request of somebody else (RFC 9112, 6.1).
+        raise ApiError(
+            400,
+            "invalid_request_error",
+            "content-length: send it or transfer-encoding, not both",
+            headers={"connection": "close"},
+        )
+    if headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+        raise ApiError.invalid("content-encoding: send the body as it is, not compressed")
 
 
 async def _api_error(error: ApiError) -> Response:

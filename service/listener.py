@@ -1,10 +1,17 @@
-"""The listening socket, bound before anything slow begins."""
+"""The listening sockets, bound before anything slow begins."""
 
 import errno
 import socket
+from contextlib import suppress
+from typing import Any
 
 from service.settings import Settings
 
+_LOCAL = ("127.0.0.1", "localhost")
+_OTHER = {
+    socket.AF_INET: (socket.AF_INET6, "::1"),
+    socket.AF_INET6: (socket.AF_INET, "127.0.0.1"),
+}
 _OWN_ADDRESS: dict[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -12,16 +19,15 @@ class ListenError(Exception):
     """The address cannot be listened on. One sentence for people that says what to do."""
 
 
-def listen(settings: Settings) -> socket.socket:
-    """Bind host and port (0 takes a free one). Raises ListenError."""
+def listen(settings: Settings) -> list[socket.socket]:
+    """Bind host and port (0 takes a free one). Raises ListenError.
+
+    A client may take `localhost` for 127.0.0.1 or for ::1, so the service is at both, where there
+    is a second one and nobody else has its port.
+    """
     try:
         info = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(info[0], info[1])
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _notice_lost_peers(listener, settings.peer_timeout_seconds)
-        listener.bind(info[4])
-        listener.listen(1024)
-        listener.setblocking(False)
+        listeners = [_bound(info[0], info[4], settings)]
     except OSError as error:
         advice = (
             "stop what uses it or choose another --port (0 takes a free one)"
@@ -32,6 +38,25 @@ def listen(settings: Settings) -> socket.socket:
             f"cannot listen on {settings.host} port {settings.port}: {error.strerror or error}; "
             f"{advice}"
         ) from error
+    if settings.host in _LOCAL:
+        family, host = _OTHER[info[0]]
+        with suppress(OSError):
+            port = listeners[0].getsockname()[1]
+            listeners.append(_bound(family, (host, port), settings))
+    return listeners
+
+
+def _bound(family: int, address: Any, settings: Settings) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _notice_lost_peers(listener, settings.peer_timeout_seconds)
+        listener.bind(address)
+        listener.listen(1024)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

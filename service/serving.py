@@ -76,14 +76,14 @@ async def serve(
                 weights_sha256=checkpoint.weights_sha256,
             )
         )
-        listener = stack.enter_context(listen(settings))
+        listeners = [stack.enter_context(each) for each in listen(settings)]
         if settings.ready_file is not None:
             stack.enter_context(_ready_file(settings.ready_file))
         db = await stack.enter_async_context(Database.open(settings.database))
         core = Core.of(settings, checkpoint, family, db, engine_command)
         housekeeping = Housekeeping(core)
         await housekeeping.at_start()
-        url = url_of(listener)
+        url = url_of(listeners[0])
         shutdown = Shutdown(core)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(core.engine.run)
@@ -93,7 +93,8 @@ async def serve(
             tasks.start_soon(shutdown.on_signals)
             tasks.start_soon(_announce_when_ready, core, url, announce, shutdown)
             # From here on it is hypercorn's to close.
-            await _serve_http(create_app(core, keys), listener.detach(), shutdown)
+            descriptors = [each.detach() for each in listeners]
+            await _serve_http(create_app(core, keys), descriptors, shutdown)
             tasks.cancel_scope.cancel()
         if shutdown.start_error is not None:
             raise shutdown.start_error
@@ -144,11 +145,12 @@ class Shutdown:
         self._done.set()
 
 
-async def _serve_http(app: Any, descriptor: int, shutdown: Shutdown) -> None:
+async def _serve_http(app: Any, descriptors: list[int], shutdown: Shutdown) -> None:
     config = Config()
-    config.bind = [f"fd://{descriptor}"]
+    config.bind = [f"fd://{each}" for each in descriptors]
     config.accesslog = None
     config.errorlog = None
+    config.keep_alive_timeout = 75  # clients end theirs sooner, so none sends into one that ends
     config.graceful_timeout = 0.2  # the drain has been ours; what is left then reads no more
     async with anyio.create_task_group() as tasks:
 

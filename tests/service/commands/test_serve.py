@@ -9,12 +9,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
+import httpx
 import pytest
 
 from service.cli import keys_add, serve_command
 from service.commands.models import list_models
 from tests.support.running import REPOSITORY, real_service
 from tools.inspect_runs import list_command
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+two_addresses = pytest.mark.skipif(not has_ipv6(), reason="there is one local address")
 
 
 def serve(model: Path, data_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -94,6 +106,24 @@ def test_what_cannot_be_served_is_one_line_and_exit_code_2(
     assert said in last
     assert "Traceback" not in ended.stderr
     assert ended.returncode == 2
+
+
+@two_addresses
+def test_the_service_is_at_both_local_addresses(tiny: Path, tmp_path: Path) -> None:
+    with real_service(tiny, tmp_path / "data") as running:
+        port = httpx.URL(running.url).port
+        for host in ("127.0.0.1", "[::1]"):
+            assert httpx.get(f"http://{host}:{port}/healthz").status_code == 200
+
+
+@two_addresses
+def test_another_program_at_the_other_local_address_is_left_alone(
+    tiny: Path, tmp_path: Path
+) -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as taken:
+        port = taken.getsockname()[1]
+        with real_service(tiny, tmp_path / "data", "--port", str(port)) as running:
+            assert running.url == f"http://127.0.0.1:{port}"
 
 
 def test_the_ready_file_of_a_killed_service_is_gone_while_the_next_one_loads(

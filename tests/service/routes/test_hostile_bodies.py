@@ -1,7 +1,10 @@
 """Bodies made to break a server: deep nesting, broken characters, other encodings."""
 
+import gzip
 import json
+import socket
 from collections.abc import Callable
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from service.json_body import MAX_SEPARATORS
 from tests.support.messages import body, check_order, parse_events, text_of
 from tests.support.refusals import refused
+from tests.support.running import Running
 
 PromptOf = Callable[[httpx.Response], str]
 PATHS = ["/v1/messages", "/v1/messages/count_tokens"]
@@ -169,3 +173,29 @@ def test_odd_characters_in_an_answer_arrive_as_they_are(client: httpx.Client) ->
     events = list(parse_events(response.content.decode().split("\n")))
     check_order(events)
     assert text_of(events) == odd
+
+
+@pytest.mark.parametrize("chunks", [b"0\r\n\r\n", b"2\r\n{}\r\n0\r\n\r\n", b""])
+def test_a_length_beside_chunks_is_refused_and_nothing_after_it_is_a_request(
+    service: Running, chunks: bytes
+) -> None:
+    headers = [b"Content-Length: 4", b"Transfer-Encoding: chunked"]
+    address = urlsplit(service.url)
+    for order in (headers, headers[::-1]):
+        lines = [b"POST /v1/messages HTTP/1.1", b"Host: localhost", *order]
+        hidden = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with socket.create_connection((address.hostname, address.port), 20) as connection:
+            connection.sendall(b"\r\n".join(lines) + b"\r\n\r\n" + chunks + hidden)
+            answers = connection.makefile("rb").read()
+        assert answers.startswith(b"HTTP/1.1 400 ")
+        assert answers.count(b"HTTP/1.1 ") == 1
+
+
+def test_a_compressed_body_is_refused_by_name(client: httpx.Client) -> None:
+    data = json.dumps(body()).encode()
+    for encoding, sent in (("gzip", gzip.compress(data)), ("br", data), ("identity, gzip", data)):
+        headers = {**HEADERS, "content-encoding": encoding}
+        message = refused(client.post("/v1/messages", content=sent, headers=headers))
+        assert message == "content-encoding: send the body as it is, not compressed"
+    headers = {**HEADERS, "content-encoding": "identity"}
+    assert client.post("/v1/messages", content=data, headers=headers).status_code == 200
