@@ -127,7 +127,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         seen: set[str] = set()
         for key, _ in pairs:
-            if key in seen:
+            if key in seen and "\ufffd" not in key:  # what two keys were is lost, not a session
                 raise _Held(f"the key {key[:100]!r} twice")
             seen.add(key)
     return value

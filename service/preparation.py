@@ -1,5 +1,6 @@
 """From a request's JSON to a run that fits the model: the one path, whoever waits for it."""
 
+import logging
 import secrets
 from array import array
 from dataclasses import replace
@@ -32,12 +33,15 @@ from service.wire.requests import BaseRequest, MessagesRequest
 from service.wire.responses import CacheMiss, StopReason
 from service.wire.validation import validate
 
+logger = logging.getLogger("mererun.preparation")
+
 Request = TypeVar("Request", bound=BaseRequest)
 T = TypeVar("T")
 
 # Reading holds the interpreter lock: more at once would be no faster, keep the event loop from its
 # turns, and take the threads that write records.
 _READ_AT_ONCE = 2
+_MOST_NAMES = 100  # that are told of in the log
 
 
 class Preparation:
@@ -56,6 +60,7 @@ class Preparation:
         max_output_tokens: int,
     ) -> None:
         self._checkpoint = checkpoint
+        self._other_names = set[str]()  # by which it was asked for
         self._family = family
         self._served = served
         self._answers = answers
@@ -71,10 +76,15 @@ class Preparation:
     def check_model(self, name: str) -> None:
         """Raises ApiError 404 unless `name` is the served model, or a Claude model: agents ask
         for those by name in the background, and the one model there is answers them all."""
-        if name != self._checkpoint.id and not name.startswith("claude-"):
+        if name == self._checkpoint.id:
+            return
+        if not name.startswith("claude-"):
             raise ApiError.not_found(
                 f"model: {name[:100]} is not served here; the model is {self._checkpoint.id}"
             )
+        if name not in self._other_names and len(self._other_names) < _MOST_NAMES:
+            self._other_names.add(name)
+            logger.info("what is asked of %r, %s answers", name[:100], self._checkpoint.id)
 
     async def read(
         self, received: dict[str, Any], kind: type[Request], scope: str

@@ -220,3 +220,11 @@ def test_tools_are_refused_by_name(client: httpx.Client) -> None:
         message = refused(client.post(path, json=body(tools=tools)))
         assert message.startswith("tools: tool use is not supported")
     assert client.post("/v1/messages", json=body(tools=[])).status_code == 200
+
+
+def test_a_claude_model_s_name_is_told_in_the_log_when_it_comes_first(service: Running) -> None:
+    with service.client() as client:
+        for _ in range(2):
+            request = body(model="claude-told-in-the-log", max_tokens=1)
+            assert client.post("/v1/messages", json=request).status_code == 200
+    assert service.log.read_text().count("claude-told-in-the-log") == 1

@@ -156,6 +156,10 @@ def test_only_unpaired_surrogates_are_replaced(pieces: list[str]) -> None:
         assert parse(document.encode(), JSON) == {"a": re.sub("[\ud800-\udfff]", "\ufffd", text)}
 
 
+def test_keys_that_only_broken_characters_told_apart_are_one() -> None:
+    assert parse(rb'{"\ud83d": 1, "\ud83e": 2}', JSON) == {"\ufffd": 2}
+
+
 def test_an_error_after_a_replaced_surrogate_keeps_its_column() -> None:
     assert refusal(rb'{"a": "\ud83d" x}').endswith("(line 1, column 16)")
 
