@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from models.conversation import Conversation, Tool
+from models.conversation import AnswerForm, Conversation, Tool
 from service.errors import ApiError
 from service.requests.answer_plan import Display
 from service.requests.cache_markers import markers_of
@@ -14,6 +14,7 @@ from service.requests.compaction import asked_for_summary, check_compaction, is_
 from service.requests.context_editing import Edit
 from service.requests.forms import display_of, effort_of, form_of
 from service.requests.history import History
+from service.requests.marked_text import ended, longest
 from service.requests.refusals import refuse_unsupported
 from service.requests.served import Served
 from service.requests.summaries import SummaryPlan, after_summary
@@ -85,6 +86,7 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
     conversation = Conversation(history.turns, effort=effort)
     prefills = conversation.prefills and not is_compaction(request)
     form = form_of(request, tools, served, prefills=prefills)
+    form = _with_last_tool_kept(form, longest(history.marks_before))
     conversation = replace(conversation, form=form)
     if all(turn.role == "system" for turn in conversation.turns):
         raise ApiError.invalid("messages: at least one user or assistant message is required")
@@ -100,6 +102,15 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
         findable=tools.findable,
         may_compact=_may_compact(request, tools, served),
     )
+
+
+def _with_last_tool_kept(form: AnswerForm, kept_seconds: int | None) -> AnswerForm:
+    """In a request the tools come before all that is said."""
+    if not form.listed_tools:
+        return form
+    last = form.listed_tools[-1]
+    tools = (ended(each, kept_seconds) if each is last else each for each in form.tools)
+    return replace(form, tools=tuple(tools))
 
 
 def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator[str]:
