@@ -24,10 +24,13 @@ from service.wire.context_edits import Compact
 from service.wire.requests import (
     BaseRequest,
     CountTokensRequest,
+    Diagnostics,
     Message,
     MessagesRequest,
     SystemMessage,
 )
+from service.wire.shape import Shape
+from service.wire.tools import OfferedTool
 
 # Unknown to the shapes, and without any bearing on the answer.
 _BILLING_FIELDS = frozenset({"fallback_credit_token", "billing_policy"})
@@ -126,12 +129,30 @@ def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator
     if any(_asks_in_vain(each, served) for each in request.messages):
         yield "messages.output_config"
     yield from (f"messages.{each}" for each in history.dropped)
+    yield from dict.fromkeys(map(_in_header, _ignored_within(request)))
     no_bearing = _BILLING_FIELDS
     if isinstance(request, CountTokensRequest):
         no_bearing = no_bearing | MessagesRequest.model_fields.keys()
     for name, value in (request.model_extra or {}).items():
         if value is not None and name not in no_bearing:
-            yield re.sub(r"[^A-Za-z0-9_.-]", "?", name[:64])
+            yield _in_header(name)
+
+
+def _ignored_within(request: BaseRequest) -> Iterator[str]:
+    """Fields of the request's own objects and of its tools that the shapes do not know, and what
+    no prompt has of a tool."""
+    fields = ((name, getattr(request, name)) for name in type(request).model_fields)
+    shapes = [(name, each) for name, each in fields if isinstance(each, Shape)]
+    for name, shape in (*shapes, *(("tools", each) for each in request.tools or ())):
+        if not isinstance(shape, Diagnostics):  # it has no bearing on the answer
+            extra = (shape.model_extra or {}).items()
+            yield from (f"{name}.{field}" for field, value in extra if value is not None)
+        if isinstance(shape, OfferedTool) and shape.input_examples:
+            yield f"{name}.input_examples"
+
+
+def _in_header(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "?", name[:64])
 
 
 def _edits_of(request: BaseRequest) -> tuple[Edit, ...] | None:
