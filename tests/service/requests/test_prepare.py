@@ -245,7 +245,7 @@ def test_names_of_ignored_fields_are_safe_in_a_header() -> None:
 
 
 def test_only_some_of_many_ignored_fields_are_named() -> None:
-    many = {f"x{n}": n for n in range(1000)}
+    many: dict[str, Any] = {f"x{n}": n for n in range(1000)}
     assert len(prepared(**many).ignored) == 20
     assert len(prepared(metadata=many, tools=[tool(**many)]).ignored) == 20
 
