@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from models.conversation import Block, Mark, Text, Tool, ToolCall, ToolResult
 
-Markable = TypeVar("Markable", Text, ToolCall, ToolResult, Tool)
+Markable = TypeVar("Markable", bound=Text | ToolCall | ToolResult | Tool)
 
 # Between text blocks of one turn, and between neighbouring turns of one role.
 PARAGRAPH = "\n\n"
