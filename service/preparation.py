@@ -110,10 +110,13 @@ class Preparation:
             prepared = await to_thread.run_sync(prepare, limiter=self._reading)
             return wire, replace(prepared, files=files)
 
-    async def prompt(self, prepared: Prepared, scope: str) -> Prompt:
-        """Its prompt, which counting and generating share. Raises ApiError 400 if far too long."""
+    async def prompt(self, prepared: Prepared, scope: str, *, counts: bool = False) -> Prompt:
+        """Its prompt, which counting and generating share. Raises ApiError 400 if far too long,
+        for one that only `counts` if it cannot be encoded in portions."""
         recalled = await self._answers.recalled(prepared.conversation, scope)
-        prompt = await self._prompts.prepare(replace(prepared, conversation=recalled.conversation))
+        prompt = await self._prompts.prepare(
+            replace(prepared, conversation=recalled.conversation), counts=counts
+        )
         plan = replace(prompt.plan, asked=recalled.digest.hex())
         return replace(prompt, plan=plan, files=prepared.files)
 

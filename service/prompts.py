@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -24,15 +25,17 @@ from service.shared_tokens import shared_tokens
 from service.wire.context_edits import ClearToolUses, Compact
 from storage.json_text import to_json
 
-# Beyond this nothing is tokenised: it takes up to 500 bytes a character while it lasts, and no
-# served context holds so much (four characters a token is usual; twelve is rare; in small contexts
-# a run of spaces, with 64 a token, shall still be counted).
+# Beyond this nothing is tokenised at once: it takes up to 500 bytes a character while it lasts, and
+# no served context holds so much (four characters a token is usual; twelve is rare; in small
+# contexts a run of spaces, with 64 a token, shall still be counted).
 _CHARACTERS_AT_LEAST = 1_000_000
 _CHARACTERS_PER_TOKEN = 12
 # Above this the memory it took is worth giving back.
 _CHARACTERS_OF_A_LONG_PROMPT = 100_000
 # Two, so that one huge prompt does not keep all others from being counted.
 _AT_ONCE = 2
+# Of those that are counted beyond that in portions, for up to some 20 s; others do not wait for it.
+_LONG_AT_ONCE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +62,24 @@ class Prompts:
         self._context_tokens = context_tokens
         self._most = max(_CHARACTERS_AT_LEAST, _CHARACTERS_PER_TOKEN * context_tokens)
         self._limiter = CapacityLimiter(_AT_ONCE)
+        self._long_limiter = CapacityLimiter(_LONG_AT_ONCE)
 
-    async def prepare(self, prepared: Prepared) -> Prompt:
+    async def prepare(self, prepared: Prepared, *, counts: bool = False) -> Prompt:
         """Raises ApiError 400 for a conversation too long to be tokenised at all, and for one
-        that the family cannot write down."""
-        return await to_thread.run_sync(self._prepare, prepared, limiter=self._limiter)
+        that the family cannot write down. One that only `counts` may be as long as it likes, if it
+        can be encoded in portions."""
+        # What is cleared has to be counted first, too.
+        whole = counts or any(isinstance(each, ClearToolUses) for each in prepared.edits or ())
+        length = await to_thread.run_sync(_characters, prepared.conversation, limiter=self._limiter)
+        is_long = whole and length > self._most
+        return await to_thread.run_sync(
+            partial(self._prepare, prepared, length, whole=whole),
+            limiter=self._long_limiter if is_long else self._limiter,
+        )
 
-    def _prepare(self, prepared: Prepared) -> Prompt:
-        length = _characters(prepared.conversation)
+    def _prepare(self, prepared: Prepared, length: int, *, whole: bool) -> Prompt:
         try:
-            self._check_length(prepared, length)
+            self._check_length(prepared.conversation, length, whole=whole)
             edits = edited(
                 prepared.conversation,
                 prepared.edits or (),
@@ -144,13 +155,13 @@ class Prompts:
             return ()
         return boundaries(self._family, conversation, rendered)
 
-    def _check_length(self, prepared: Prepared, length: int) -> None:
-        conversation = prepared.conversation
-        if any(isinstance(each, ClearToolUses) for each in prepared.edits or ()):
-            # What is cleared has to be counted first, but is encoded in portions.
-            length = max(map(_characters_of, conversation.turns))
+    def _check_length(self, conversation: Conversation, length: int, *, whole: bool) -> None:
         if length <= self._most:
             return
+        if whole:
+            at_once = self._family.encoded_at_once(_texts(conversation))
+            if max(map(len, at_once)) <= self._most:
+                return
         counted = len(self._family.render(_beginning(conversation, self._most)).ids)
         if counted > self._context_tokens:
             raise ApiError.invalid(
@@ -162,18 +173,18 @@ class Prompts:
 
 def _characters(conversation: Conversation) -> int:
     tools = sum(len(_json(each.schema)) for each in conversation.form.tools)
-    return tools + sum(map(_characters_of, conversation.turns))
-
-
-def _characters_of(turn: Turn) -> int:
-    return sum(len(_written(each)) for each in turn.blocks)
+    return tools + sum(len(_written(each)) for turn in conversation.turns for each in turn.blocks)
 
 
 def _beginning(conversation: Conversation, characters: int) -> Conversation:
     """As one turn: how it is divided makes little of so many tokens."""
-    parts = [_json(each.schema) for each in conversation.form.tools]
-    parts += [_written(each) for turn in conversation.turns for each in turn.blocks]
-    return Conversation((Turn.of("user", "".join(parts)[:characters]),))
+    return Conversation((Turn.of("user", "".join(_texts(conversation))[:characters]),))
+
+
+def _texts(conversation: Conversation) -> list[str]:
+    """Those of the tools as one, and of each turn."""
+    tools = "".join(_json(each.schema) for each in conversation.form.tools)
+    return [tools, *("".join(map(_written, turn.blocks)) for turn in conversation.turns)]
 
 
 def _written(block: Block) -> str:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -52,6 +53,11 @@ class Family(ABC):
     @abstractmethod
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         """A parser for one answer of that form, to a prompt that left off there."""
+
+    def encoded_at_once(self, turns: Iterable[str]) -> Iterable[str]:
+        """What is encoded at once of turns that say this, without what the family adds: as much as
+        encoding has to have room for."""
+        return turns
 
     def guide(self, form: AnswerForm, opens: str = "text") -> GuideSpec | None:
         """How the engine is to guide such an answer; None when any token may follow any other.

@@ -1,6 +1,6 @@
 """Gemma 3: turns of user and model, and no others."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from models.catalog import Checkpoint, CheckpointError, NoChatTemplate
@@ -51,6 +51,9 @@ class Gemma3Family(Family):
             before + self._tokens.encode(self._begun(begun)),
             answer_from=None if conversation.prefills else len(before),
         )
+
+    def encoded_at_once(self, turns: Iterable[str]) -> Iterable[str]:
+        return self._tokens.encoded_at_once(turns)
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(

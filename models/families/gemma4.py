@@ -1,6 +1,6 @@
 """Gemma 4: channels of thought, and calls in the model's own turn."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from models.catalog import Checkpoint, CheckpointError
 from models.conversation import AnswerForm, Conversation, Tool
@@ -95,6 +95,9 @@ class Gemma4Family(Family):
             "thought" if beginning == [self._ids[CHANNEL], THOUGHT] else "text",
             len(before),
         )
+
+    def encoded_at_once(self, turns: Iterable[str]) -> Iterable[str]:
+        return self._tokens.encoded_at_once(turns)
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(

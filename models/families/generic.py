@@ -1,6 +1,6 @@
 """Any checkpoint with a chat template: text, as that template writes it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -70,6 +70,10 @@ class GenericFamily(Family):
                 f"({turns[place].role}): {error}"
             ) from error
         return PreparedPrompt(self._tokens.encode(pieces))
+
+    def encoded_at_once(self, turns: Iterable[str]) -> Iterable[str]:
+        # Templates need not have markers between turns.
+        return self._tokens.encoded_at_once(["\n".join(turns)])
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(

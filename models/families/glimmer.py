@@ -1,7 +1,7 @@
 """Muse Glimmer: messages between the user, the assistant, itself and its tools."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from models.catalog import Checkpoint, CheckpointError
@@ -114,6 +114,9 @@ class GlimmerFamily(Family):
             "header" if to_choose else "text",
             None if conversation.prefills else len(before),
         )
+
+    def encoded_at_once(self, turns: Iterable[str]) -> Iterable[str]:
+        return self._tokens.encoded_at_once(turns)
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(

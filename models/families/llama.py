@@ -1,6 +1,6 @@
 """The llama family as SmolLM2 speaks it: ChatML turns around plain text."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from models.catalog import Checkpoint, CheckpointError
 from models.conversation import AnswerForm, Conversation, Turn
@@ -48,6 +48,9 @@ class LlamaFamily(Family):
             before + self._tokens.encode(self._begun(last)),
             answer_from=None if conversation.prefills else len(before),
         )
+
+    def encoded_at_once(self, turns: Iterable[str]) -> Iterable[str]:
+        return self._tokens.encoded_at_once(turns)
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(

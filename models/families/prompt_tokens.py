@@ -1,7 +1,8 @@
 """A checkpoint's tokenizer, as prompts are made with it: markers by id, all else as plain text."""
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
 from tokenizers import AddedToken, Tokenizer
 
@@ -61,6 +62,10 @@ class PromptTokens:
 
     def plain(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encoded_at_once(self, texts: Iterable[str]) -> Iterator[str]:
+        """What is encoded at once of texts between which markers stand."""
+        return chain.from_iterable(map(self._encoded.pieces.of, texts))
 
     def encode(self, pieces: Iterable[Piece]) -> "array[int]":
         """The ids of a prompt in pieces: ids, and texts, none of which becomes a marker.

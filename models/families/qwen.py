@@ -1,5 +1,6 @@
 """The Qwen family: Qwen2.5 and 3 with calls in JSON, Qwen3-Coder and 3.5 on with calls in tags."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from models.catalog import Checkpoint, CheckpointError
@@ -79,6 +80,9 @@ class QwenFamily(Family):
             "thinking" if is_thinking else "text",
             len(before) if prefill is None else None,
         )
+
+    def encoded_at_once(self, turns: Iterable[str]) -> Iterable[str]:
+        return self._tokens.encoded_at_once(turns)
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
         return AnswerParser(

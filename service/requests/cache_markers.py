@@ -6,6 +6,7 @@ from service.errors import ApiError
 from service.tool_search.definitions import SEARCHES
 from service.wire.blocks import (
     CompactionBlock,
+    ContainerUploadBlock,
     ContentSource,
     DocumentBlock,
     SearchResultBlock,
@@ -118,7 +119,9 @@ def _can_be_last(element: Shape) -> bool:
             return not deferred
         case ToolUseBlock(type=kind, name=name):
             return kind == "tool_use" or name in SEARCHES
-        case ServerToolResultBlock() | ToolAdditionBlock() | ToolRemovalBlock():
+        case ContainerUploadBlock() | ServerToolResultBlock():
+            return False
+        case ToolAdditionBlock() | ToolRemovalBlock():
             return False
         case _:
             return isinstance(element, CacheableShape)

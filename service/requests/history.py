@@ -9,7 +9,7 @@ from models.conversation import Block, Mark, Role, Text, Thinking, ToolCall, Too
 from service.errors import ApiError
 from service.requests.compaction import is_compaction
 from service.requests.found_tools import told_of_search
-from service.requests.marked_text import joined, merged
+from service.requests.marked_text import ended, joined, longest, merged
 from service.requests.readable import Readable, block_text, text_of
 from service.requests.served import Served
 from service.requests.volatile_lines import without_volatile_lines
@@ -18,6 +18,7 @@ from service.tool_search.definitions import SEARCHES
 from service.wire.blocks import (
     AssistantBlock,
     CompactionBlock,
+    ContainerUploadBlock,
     FallbackBlock,
     McpToolListingBlock,
     RedactedThinkingBlock,
@@ -50,14 +51,15 @@ class History:
     send them within the answer, which goes on in another turn. A system turn keeps its place, but
     for one between calls and their results, which comes after these; one that is to be cleared at
     the next user message is left out once there is one. What is `kept` of it, by its path, is
-    marked. Where it refers to a tool of which there is a definition, by its name, it has that. All
-    methods raise ApiError 400.
+    marked; of what the model is not shown, the end of what was said before. Where it refers to a
+    tool of which there is a definition, by its name, it has that. All methods raise ApiError 400.
     """
 
     def __init__(
         self, served: Served, kept: Mapping[str, int], definitions: Mapping[str, str]
     ) -> None:
         self.dropped: dict[str, None] = {}  # types of blocks that the model is not shown
+        self.marks_before: list[Mark] = []  # of what is to be kept before anything is said
         self._served = served
         self._kept = kept
         self._definitions = definitions
@@ -78,14 +80,14 @@ class History:
         definitions: Mapping[str, str],
     ) -> "History":
         history = cls(served, kept, definitions)
-        history._add("system", [history._told(request.system, "system")])
+        history._add("system", history._told(request.system, "system"))
         users = (n for n, each in enumerate(request.messages) if isinstance(each, UserMessage))
         last_question = max(users, default=0)
         for index, message in enumerate(request.messages):
             path = f"messages.{index}"
             match message:
                 case SystemMessage(clear_at="next_user_message") if index < last_question:
-                    pass
+                    history._system(message, path, shown=False)
                 case SystemMessage():
                     history._system(message, path)
                 case UserMessage():
@@ -98,7 +100,7 @@ class History:
     @classmethod
     def before_messages(cls, request: BaseRequest, served: Served) -> str:
         """The system text, without that of messages."""
-        return cls(served, {}, {})._told(request.system, "system").text
+        return joined(cls(served, {}, {})._told(request.system, "system")).text
 
     @classmethod
     def answered(
@@ -119,22 +121,25 @@ class History:
     def turns(self) -> tuple[Turn, ...]:
         return tuple(Turn(role, tuple(merged(blocks))) for role, blocks in self._turns)
 
-    def _system(self, message: SystemMessage, path: str) -> None:
+    def _system(self, message: SystemMessage, path: str, *, shown: bool = True) -> None:
         told = self._told(message.content, f"{path}.content")
+        if not shown:
+            told = [_emptied(each) for each in told]
         if self._open:
-            self._held.append(told)
+            self._held += told
         else:
-            self._end_searches()
-            self._add("system", [told])
+            if shown:
+                self._end_searches()
+            self._add("system", told)
 
-    def _told(self, content: str | Sequence[SystemBlock] | None, path: str) -> Text:
+    def _told(self, content: str | Sequence[SystemBlock] | None, path: str) -> list[Text]:
         leads = all(role == "system" for role, _ in self._turns)
-        texts = (
-            self._text(block, f"{path}.{index}")
+        return [
+            without_volatile_lines(self._text(block, f"{path}.{index}"), leads=leads)
+            if isinstance(block, TextBlock)
+            else self._nothing(f"{path}.{index}")  # it changes the tools, see tools.py
             for index, block in enumerate(_blocks(content or ""))
-            if isinstance(block, TextBlock)  # others change the tools, see tools.py
-        )
-        return joined(without_volatile_lines(each, leads=leads) for each in texts)
+        ]
 
     def _user(self, message: UserMessage, path: str) -> None:
         results: list[ToolResult] = []
@@ -148,7 +153,8 @@ class History:
             raise ApiError.invalid(f"{path}: user messages must hold some text")
         results += self._found
         self._found = []
-        self._add("user", [*results, *texts])
+        # Sorted here too, since what comes after them may mark the last.
+        self._add("user", [*sorted(results, key=self._place), *texts])
         if results and not self._open:
             self._turns[-1][1].sort(key=self._place)
             self._add("system", self._held)
@@ -167,25 +173,20 @@ class History:
             content = [self._defined(each) for each in content]
             defines = content != block.content
         text = text_of(content, f"{path}.content", self._served.model, self._kept)
-        marks = self._marked(text, path)
+        marks = ended(text, self._kept.get(path)).marks
         return ToolResult(call.id, call.name, text.text, bool(block.is_error), marks, defines)
 
     def _search_result(self, block: ToolSearchResultBlock, path: str) -> ToolResult:
         call = self._called(block, path)
         text = Text(told_of_search(block, self._definitions))
         failed = isinstance(block.content, ToolSearchError)
-        marks = self._marked(text, path)
+        marks = ended(text, self._kept.get(path)).marks
         return ToolResult(call.id, call.name, text.text, failed, marks, defines_tools=not failed)
 
     def _defined(self, block: ToolResultContent) -> ToolResultContent:
         if isinstance(block, ToolReferenceBlock) and block.tool_name in self._definitions:
             return TextBlock.of(self._definitions[block.tool_name])
         return block
-
-    def _marked(self, text: Text, path: str) -> tuple[Mark, ...]:
-        if path in self._kept:
-            return (*text.marks, Mark(len(text.text), self._kept[path]))
-        return text.marks
 
     def _called(self, block: ToolResultBlock | ToolSearchResultBlock, path: str) -> ToolCall:
         """The call that the result at `path` is of."""
@@ -212,13 +213,16 @@ class History:
     def _text(self, block: Readable, path: str) -> Text:
         return block_text(block, path, self._served.model, self._kept)
 
+    def _nothing(self, path: str) -> Text:
+        """What a block says that the model is not shown; it may be marked."""
+        return ended(Text(""), self._kept.get(path))
+
     def _assistant(self, message: AssistantMessage, path: str) -> None:
         if not self._turns or self._turns[-1][0] != "assistant":
             self._check_answered()
             self._answered = {}
-        if self._summary(message, path):
-            return
-        self._add("assistant", [])
+        if not self._summary(message, path):
+            self._begin("assistant")
         for index, block in enumerate(_blocks(message.content)):
             if not self._open and not isinstance(block, ToolSearchResultBlock):
                 self._end_searches()
@@ -250,10 +254,11 @@ class History:
                 | RedactedThinkingBlock()
                 | McpToolListingBlock()
                 | FallbackBlock()
+                | ContainerUploadBlock()
             ):
                 self.dropped[block.type] = None
-                return None
-            case CompactionBlock():
+                return self._nothing(path)
+            case CompactionBlock(content=str()):
                 return None  # it stands before the answer
             case ToolSearchResultBlock():
                 self._found.append(self._search_result(block, path))
@@ -309,16 +314,36 @@ class History:
                 code,
             )
 
-    def _add(self, role: Role, blocks: Sequence[Block]) -> None:
-        if role == "system" and not any(isinstance(each, Text) and each.text for each in blocks):
-            return
+    def _begin(self, role: Role) -> None:
         if not self._turns or self._turns[-1][0] != role:
             self._turns.append((role, []))
-        self._turns[-1][1].extend(blocks)
+
+    def _add(self, role: Role, blocks: Sequence[Block]) -> None:
+        """Texts that are empty make no turn: their marks are at the end of what was said before."""
+        for block in blocks:
+            if isinstance(block, Text) and not block.text:
+                if block.marks:
+                    self._mark_end(block.marks)
+            else:
+                self._begin(role)
+                self._turns[-1][1].append(block)
+
+    def _mark_end(self, marks: Sequence[Mark]) -> None:
+        for _, blocks in reversed(self._turns):
+            for place in reversed(range(len(blocks))):
+                block = blocks[place]
+                if not isinstance(block, Thinking):
+                    blocks[place] = ended(block, longest(marks))
+                    return
+        self.marks_before += marks
 
 
 def _blocks(content: str | Sequence[B]) -> Sequence[TextBlock | B]:
     return [TextBlock.of(content)] if isinstance(content, str) else content
+
+
+def _emptied(text: Text) -> Text:
+    return Text("", tuple(Mark(0, each.ttl_seconds) for each in text.marks))
 
 
 def _shown(id: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
-from models.conversation import Conversation, Tool
+from models.conversation import AnswerForm, Conversation, Tool
 from service.errors import ApiError
 from service.requests.answer_plan import Display
 from service.requests.cache_markers import markers_of
@@ -14,6 +14,7 @@ from service.requests.compaction import asked_for_summary, check_compaction, is_
 from service.requests.context_editing import Edit
 from service.requests.forms import display_of, effort_of, form_of
 from service.requests.history import History
+from service.requests.marked_text import ended, longest
 from service.requests.refusals import refuse_unsupported
 from service.requests.served import Served
 from service.requests.summaries import SummaryPlan, after_summary
@@ -23,10 +24,13 @@ from service.wire.context_edits import Compact
 from service.wire.requests import (
     BaseRequest,
     CountTokensRequest,
+    Diagnostics,
     Message,
     MessagesRequest,
     SystemMessage,
 )
+from service.wire.shape import Shape
+from service.wire.tools import OfferedTool
 
 # Unknown to the shapes, and without any bearing on the answer.
 _BILLING_FIELDS = frozenset({"fallback_credit_token", "billing_policy"})
@@ -85,6 +89,7 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
     conversation = Conversation(history.turns, effort=effort)
     prefills = conversation.prefills and not is_compaction(request)
     form = form_of(request, tools, served, prefills=prefills)
+    form = _with_last_tool_kept(form, longest(history.marks_before))
     conversation = replace(conversation, form=form)
     if all(turn.role == "system" for turn in conversation.turns):
         raise ApiError.invalid("messages: at least one user or assistant message is required")
@@ -102,6 +107,15 @@ def conversation_of(request: BaseRequest, served: Served) -> Prepared:
     )
 
 
+def _with_last_tool_kept(form: AnswerForm, kept_seconds: int | None) -> AnswerForm:
+    """In a request the tools come before all that is said."""
+    if not form.listed_tools:
+        return form
+    last = form.listed_tools[-1]
+    tools = (ended(each, kept_seconds) if each is last else each for each in form.tools)
+    return replace(form, tools=tuple(tools))
+
+
 def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator[str]:
     config = request.output_config
     if config is not None and config.effort not in (None, *served.capabilities.efforts):
@@ -115,12 +129,30 @@ def _ignored(request: BaseRequest, history: History, served: Served) -> Iterator
     if any(_asks_in_vain(each, served) for each in request.messages):
         yield "messages.output_config"
     yield from (f"messages.{each}" for each in history.dropped)
+    yield from dict.fromkeys(map(_in_header, _ignored_within(request)))
     no_bearing = _BILLING_FIELDS
     if isinstance(request, CountTokensRequest):
         no_bearing = no_bearing | MessagesRequest.model_fields.keys()
     for name, value in (request.model_extra or {}).items():
         if value is not None and name not in no_bearing:
-            yield re.sub(r"[^A-Za-z0-9_.-]", "?", name[:64])
+            yield _in_header(name)
+
+
+def _ignored_within(request: BaseRequest) -> Iterator[str]:
+    """Fields of the request's own objects and of its tools that the shapes do not know, and what
+    no prompt has of a tool."""
+    fields = ((name, getattr(request, name)) for name in type(request).model_fields)
+    shapes = [(name, each) for name, each in fields if isinstance(each, Shape)]
+    for name, shape in (*shapes, *(("tools", each) for each in request.tools or ())):
+        if not isinstance(shape, Diagnostics):  # it has no bearing on the answer
+            extra = (shape.model_extra or {}).items()
+            yield from (f"{name}.{field}" for field, value in extra if value is not None)
+        if isinstance(shape, OfferedTool) and shape.input_examples:
+            yield f"{name}.input_examples"
+
+
+def _in_header(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]", "?", name[:64])
 
 
 def _edits_of(request: BaseRequest) -> tuple[Edit, ...] | None:

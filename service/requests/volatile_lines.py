@@ -20,8 +20,7 @@ def without_volatile_lines(text: Text, *, leads: bool) -> Text:
     """A block of system text without such lines, and without the empty ones that led to them.
 
     Counters are taken from text that `leads` the conversation only: there the client puts in a new
-    one each time, but a later system turn stays as it was. A block that had nothing else is empty,
-    and without its mark.
+    one each time, but a later system turn stays as it was. A block that had nothing else is empty.
     """
     lines = text.text.split("\n")
     kept: list[str] = []
@@ -35,4 +34,4 @@ def without_volatile_lines(text: Text, *, leads: bool) -> Text:
     if len(kept) == len(lines):
         return text
     rest = "\n".join(kept).strip("\n")
-    return Text(rest, tuple(Mark(len(rest), each.ttl_seconds) for each in text.marks if rest))
+    return Text(rest, tuple(Mark(len(rest), each.ttl_seconds) for each in text.marks))

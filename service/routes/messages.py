@@ -57,7 +57,7 @@ class MessagesRoutes:
 
     async def count(self) -> Response:
         _, _, prepared = await self._read(await self._body(), CountTokensRequest)
-        prompt = await self._core.preparation.prompt(prepared, g.api_key or "")
+        prompt = await self._core.preparation.prompt(prepared, g.api_key or "", counts=True)
         response = jsonify(_count(prompt))
         response.headers.update(_notes(prepared, prompt))
         return response

@@ -11,6 +11,9 @@ from pydantic_core import CoreSchema, core_schema
 # `service.wire.validation` can leave them out: clients know fields, not unions.
 MEMBER_MARK = "#"
 
+# As many as the first-party API takes messages; no list has a use for more.
+MOST_ITEMS = 100_000
+
 
 class Shape(BaseModel):
     """A JSON object: no coercion between types, unknown fields kept in `model_extra`.
@@ -87,7 +90,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class FirstFault:
-    """Annotates a list whose validation ends at its first bad item.
+    """Annotates a list whose validation ends at its first bad item, or after `MOST_ITEMS`.
 
     One report is all a client gets, so a list of a million bad items must not cost a million.
     """
@@ -96,7 +99,7 @@ class FirstFault:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         schema = cast(core_schema.ListSchema, handler(source))
-        return {**schema, "fail_fast": True}
+        return {**schema, "fail_fast": True, "max_length": MOST_ITEMS}
 
 
 @dataclass(frozen=True)

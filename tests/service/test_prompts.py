@@ -1,8 +1,12 @@
-"""Prompts far too long are refused without tokenising all of them."""
+"""Prompts far too long are refused without tokenising all of them, and counted in portions."""
 
 from array import array
+from functools import partial
+from threading import Event
 
+import anyio
 import pytest
+from anyio import to_thread
 
 from models.conversation import AnswerForm, Conversation, Role, Turn
 from models.families.family import Family, PreparedPrompt
@@ -25,9 +29,15 @@ class Counting(Family):
     def __init__(self, characters_per_token: int = 1) -> None:
         self.characters_per_token = characters_per_token
         self.seen = 0
+        self.rendering = Event()
+        self.may_render = Event()
+        self.may_render.set()
 
     def render(self, conversation: Conversation) -> PreparedPrompt:
         self.seen = sum(len(turn.text) for turn in conversation.turns)
+        if self.seen > MOST:
+            self.rendering.set()
+            self.may_render.wait()
         return PreparedPrompt(array("I", bytes(4 * (self.seen // self.characters_per_token))))
 
     def parser(self, form: AnswerForm, opens: str = "text") -> AnswerParser:
@@ -77,3 +87,35 @@ async def test_a_large_context_moves_the_limit() -> None:
     assert len((await prompts.prepare(turns(12 * MOST))).ids) == 12 * MOST
     with pytest.raises(ApiError, match=f"first {12 * MOST} of {12 * MOST + 1} characters"):
         await prompts.prepare(turns(12 * MOST + 1))
+
+
+@pytest.mark.anyio
+async def test_many_turns_of_any_length_together_are_counted() -> None:
+    prompts = prompts_of(Counting(), context_tokens=10)
+    counted = await prompts.prepare(turns(MOST, MOST, 5), counts=True)
+    assert len(counted.ids) == 2 * MOST + 5
+
+
+@pytest.mark.anyio
+async def test_what_is_encoded_at_once_is_limited_in_counting_too() -> None:
+    family = Counting()
+    with pytest.raises(ApiError, match=f"first {MOST} of {MOST + 6} characters"):
+        await prompts_of(family, context_tokens=10).prepare(turns(5, MOST + 1), counts=True)
+    assert family.seen == MOST
+
+
+@pytest.mark.anyio
+async def test_no_other_prompt_waits_for_long_ones_that_are_counted() -> None:
+    family = Counting()
+    prompts = prompts_of(family, context_tokens=10)
+    family.may_render.clear()
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(partial(prompts.prepare, turns(MOST, MOST), counts=True))
+        await to_thread.run_sync(family.rendering.wait)
+        try:
+            with anyio.fail_after(10):
+                assert len((await prompts.prepare(turns(5))).ids) == 5
+                assert len((await prompts.prepare(turns(6), counts=True)).ids) == 6
+        finally:
+            family.may_render.set()

@@ -35,6 +35,22 @@ def marked(value: str = "x", marker: dict[str, Any] = SHORT) -> dict[str, Any]:
     return text(value, cache_control=marker)
 
 
+ATTRIBUTION = "x-anthropic-billing-header: cc_version=1;"
+COUNTER = "Token usage: 1/20; 19 remaining"
+UPLOAD = {"type": "container_upload", "file_id": "f"}
+WEB_RESULT = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "w",
+    "content": [],
+    "cache_control": SHORT,
+}
+EMPTY_DOCUMENT = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": ""},
+    "cache_control": SHORT,
+}
+
+
 def thought(value: str) -> dict[str, Any]:
     signature = SIGNER.sign(value, "able", "msg_1", 0)
     return {"type": "thinking", "thinking": value, "signature": signature}
@@ -243,37 +259,124 @@ def test_a_result_of_nothing_may_be_marked() -> None:
     "fields",
     [
         {"tools": [tool("now"), tool("later", defer_loading=True, cache_control=SHORT)]},
-        {
-            "messages": [
-                user("a"),
-                assistant(
-                    [
-                        {
-                            "type": "server_tool_use",
-                            "id": "1",
-                            "name": "web_search",
-                            "input": {},
-                            "cache_control": SHORT,
-                        },
-                        {
-                            "type": "web_search_tool_result",
-                            "tool_use_id": "1",
-                            "content": [],
-                            "cache_control": SHORT,
-                        },
-                    ]
-                ),
-                user("b"),
-            ]
-        },
         {"messages": [user([{"type": "compaction", "cache_control": SHORT}, text("a")])]},
-        {
-            "system": [marked("x-anthropic-billing-header: cc_version=1;"), text("a")],
-        },
+        {"system": [marked(ATTRIBUTION), text("a")]},
     ],
 )
-def test_a_marker_on_what_the_model_is_not_shown_marks_nothing(fields: dict[str, Any]) -> None:
+def test_a_marker_on_what_the_model_is_not_shown_marks_nothing_where_nothing_is_before(
+    fields: dict[str, Any],
+) -> None:
     assert marks(**fields) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({"system": [text("a"), marked(ATTRIBUTION)]}, "a"),
+        ({"system": [text("a"), marked(COUNTER), text("b")]}, "a"),
+        ({"system": [text("a"), marked(f"\n{ATTRIBUTION}\n{COUNTER}")]}, "a"),
+        ({"tools": [tool("t")], "system": [marked(ATTRIBUTION), text("a")]}, "t"),
+        (
+            {
+                "tools": [tool("t"), tool("u", defer_loading=True)],
+                "messages": [system([marked(ATTRIBUTION)]), user("a")],
+            },
+            "t",
+        ),
+        ({"messages": [user("a"), system([marked(ATTRIBUTION)])]}, "a"),
+        ({"messages": [user("a"), system([marked(ATTRIBUTION)]), user("b")]}, "a"),
+        ({"messages": [user("a"), system([marked(ATTRIBUTION), text("b")])]}, "a"),
+        ({"messages": [user("a"), assistant("b"), user([EMPTY_DOCUMENT, text("c")])]}, "b"),
+        ({"messages": [user([text("a"), EMPTY_DOCUMENT])]}, "a"),
+        ({"messages": [user([text("a"), EMPTY_DOCUMENT, text("b")])]}, "a"),
+        ({"messages": [user([text("a"), document([], cache_control=SHORT)])]}, "a"),
+        ({"messages": [user([text("a"), document([text("")], cache_control=SHORT)])]}, "a"),
+        (
+            {"messages": [user("a"), assistant([call("1"), WEB_RESULT]), user([result("1", "b")])]},
+            "1",
+        ),
+        (
+            {
+                "messages": [
+                    user("a"),
+                    assistant([call("1"), call("2")]),
+                    user([result("2", "c"), result("1", "b"), EMPTY_DOCUMENT]),
+                ]
+            },
+            "c",
+        ),
+        (
+            {
+                "messages": [
+                    user("a"),
+                    assistant([call("1")]),
+                    system([marked(ATTRIBUTION)]),
+                    user([result("1", "b")]),
+                ]
+            },
+            "b",
+        ),
+        (
+            {
+                "messages": [
+                    user("a"),
+                    assistant([call("1")]),
+                    user([result("1", [text("b"), EMPTY_DOCUMENT, text("c")])]),
+                ]
+            },
+            "b",
+        ),
+        ({"messages": [user("a"), assistant([WEB_RESULT]), user("b")]}, "a"),
+        ({"messages": [user("a"), assistant([text("b"), WEB_RESULT]), user("c")]}, "b"),
+        ({"messages": [user("a"), assistant([thought("b"), WEB_RESULT]), user("c")]}, "a"),
+        (
+            {
+                "messages": [
+                    user("a"),
+                    assistant([{"type": "compaction", "cache_control": SHORT}]),
+                    user("b"),
+                ]
+            },
+            "a",
+        ),
+        (
+            {
+                "tools": [tool("t"), tool("u", defer_loading=True)],
+                "messages": [
+                    user("a"),
+                    system(
+                        [
+                            {
+                                "type": "tool_addition",
+                                "tool": {"type": "tool_reference", "name": "u"},
+                                "cache_control": SHORT,
+                            }
+                        ]
+                    ),
+                ],
+            },
+            "a",
+        ),
+    ],
+)
+def test_a_marker_on_what_the_model_is_not_shown_marks_the_end_of_what_was_said_before(
+    fields: dict[str, Any], kept: str
+) -> None:
+    assert marks(**fields) == [(kept, 300)]
+
+
+def test_what_only_a_marker_is_left_of_makes_no_turn() -> None:
+    history = [user("a"), system([marked(ATTRIBUTION)]), user("b")]
+    (turn,) = prepared(messages=history).conversation.turns
+    assert turn.blocks == (Text("a\n\nb", (Mark(1, 300),)),)
+
+
+def test_of_two_markers_that_fall_together_the_longer_counts() -> None:
+    calls = [call("1") | {"cache_control": LONG}, WEB_RESULT]
+    messages = [user("a"), assistant(calls), user([result("1", "b")])]
+    assert marks(messages=messages) == [("1", 3600)]
+    tools = [tool("t", cache_control=LONG)]
+    assert marks(tools=tools, system=[marked(ATTRIBUTION)]) == [("t", 3600)]
 
 
 @pytest.mark.parametrize(
@@ -293,6 +396,10 @@ def test_a_marker_on_what_the_model_is_not_shown_marks_nothing(fields: dict[str,
         ({"system": " ", "tools": [tool("t"), tool("u", defer_loading=True)]}, "hi"),
         ({"tools": [tool("t"), tool("u", defer_loading=True)], "messages": [user(" ")]}, "t"),
         ({"messages": [user(" ")]}, None),
+        ({"messages": [user("a"), system(ATTRIBUTION)]}, "a"),
+        ({"messages": [user([text("a"), document([])])]}, "a"),
+        ({"messages": [user("a"), assistant([UPLOAD])]}, "a"),
+        ({"system": [text("s"), text(ATTRIBUTION)], "messages": [user(" ")]}, "s"),
     ],
 )
 def test_a_marker_of_the_request_marks_the_last_block_that_may_have_one(

@@ -282,6 +282,7 @@ SEARCHED = [
         "tool_use_id": "srvtoolu_01",
         "content": [{"type": "web_search_result", "title": "T", "url": "u", "page_age": None}],
     },
+    {"type": "container_upload", "file_id": "file_1"},
 ]
 
 
@@ -290,7 +291,11 @@ def test_blocks_of_tools_that_other_servers_ran_are_dropped_and_named() -> None:
         messages=[user("a"), assistant([text("x"), *SEARCHED, text("y")]), user("b")]
     )
     assert accepted.conversation.turns[1].blocks == (Text("x\n\ny"),)
-    assert accepted.ignored == ("messages.server_tool_use", "messages.web_search_tool_result")
+    assert accepted.ignored == (
+        "messages.server_tool_use",
+        "messages.web_search_tool_result",
+        "messages.container_upload",
+    )
 
 
 def test_a_last_assistant_message_must_end_with_text_or_say_nothing() -> None:

@@ -20,6 +20,7 @@ from tests.service.requests.served import (
     refusal,
     system,
     text,
+    tool,
     user,
 )
 
@@ -132,17 +133,16 @@ IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png"
 
 @pytest.mark.parametrize("kind", [MessagesRequest, CountTokensRequest])
 @pytest.mark.parametrize(
-    ("message", "block"),
+    "block",
     [
-        (user, IMAGE),
-        (user, {"type": "container_upload", "file_id": "f"}),
-        (assistant, {"type": "container_upload", "file_id": "f"}),
+        IMAGE,
+        {"type": "container_upload", "file_id": "f"},
     ],
 )
 def test_other_blocks_are_refused_by_type_and_path(
-    message: Any, block: dict[str, Any], kind: type[BaseRequest]
+    block: dict[str, Any], kind: type[BaseRequest]
 ) -> None:
-    fault = refusal(kind, messages=[user("a"), message([text("x"), block])])
+    fault = refusal(kind, messages=[user("a"), user([text("x"), block])])
     assert fault.message == (
         f"messages.1.content.1: {block['type']} blocks are not supported by able yet;"
         " send their content as text"
@@ -210,6 +210,33 @@ def test_a_request_of_a_newer_client_is_accepted_and_what_it_loses_is_named() ->
     )
 
 
+def test_unknown_fields_within_those_that_are_known_are_named() -> None:
+    accepted = prepared(
+        thinking={"type": "adaptive", "display": "omitted", "newf": 1},
+        output_config={"effort": "low", "newf": 1},
+        cache_control={"type": "ephemeral", "scope": "global"},
+        metadata={"user_id": "u", "zz": 1, "é": 2, "none": None},
+        thread={"type": "create", "zz": 1},
+        tool_choice={"type": "auto", "zz": 1},
+        tools=[
+            tool("a", zz=1, input_examples=[{"x": 1}], eager_input_streaming=True),
+            tool("b", zz=2, input_examples=[{"x": 1}], yy=None),
+            tool("c", input_examples=[]),
+        ],
+    )
+    assert sorted(accepted.ignored) == [
+        "cache_control.scope",
+        "metadata.?",
+        "metadata.zz",
+        "output_config.newf",
+        "thinking.newf",
+        "thread.zz",
+        "tool_choice.zz",
+        "tools.input_examples",
+        "tools.zz",
+    ]
+
+
 def test_names_of_ignored_fields_are_safe_in_a_header() -> None:
     assert prepared(**{"a\r\nset-cookie: x": 1, "é" * 100: 2}).ignored == (
         "a??set-cookie??x",
@@ -218,7 +245,9 @@ def test_names_of_ignored_fields_are_safe_in_a_header() -> None:
 
 
 def test_only_some_of_many_ignored_fields_are_named() -> None:
-    assert len(prepared(**{f"x{n}": n for n in range(1000)}).ignored) == 20
+    many: dict[str, Any] = {f"x{n}": n for n in range(1000)}
+    assert len(prepared(**many).ignored) == 20
+    assert len(prepared(metadata=many, tools=[tool(**many)]).ignored) == 20
 
 
 def test_counting_does_not_mention_what_only_answers_need() -> None:

@@ -62,10 +62,11 @@ def test_results_are_a_user_message_too() -> None:
     assert said(*before, user([result("1", "x")]), note)[-1] == ("system", "b")
 
 
-def test_a_marker_in_a_text_that_is_not_shown_any_more_marks_nothing() -> None:
+def test_a_marker_in_a_text_that_is_not_shown_any_more_marks_what_was_said_before() -> None:
     note = system([text("b", cache_control=EPHEMERAL)], **FOR_NOW)
     turns = prepared(messages=[user("a"), note, user("c")]).conversation.turns
-    assert turns == prepared(messages=[user("a"), user("c")]).conversation.turns
+    marked = user([text("a", cache_control=EPHEMERAL), text("c")])
+    assert turns == prepared(messages=[marked]).conversation.turns
 
 
 @pytest.mark.anyio

@@ -41,7 +41,7 @@ def test_custom_tools_are_shown_as_they_are() -> None:
         Tool("b", "", {"type": "object"}, kept_seconds=300),
         Tool("c", "", {"type": "object"}),
     )
-    assert prepared(tools=given).ignored == ()
+    assert prepared(tools=given).ignored == ("tools.input_examples",)
 
 
 @pytest.mark.parametrize("schema", [{}, {"anyOf": [{}]}, {"type": ["object", "null"]}])

@@ -72,9 +72,22 @@ def test_a_prompt_of_millions_of_characters_is_too_long(
     with real_words.client() as client:
         request = body("a" * 3_000_000, stream=streaming)
         message = refused(client.post("/v1/messages", json=request))
+        # It is a single word.
         assert message == refused(client.post("/v1/messages/count_tokens", json=request))
         assert message.startswith("prompt is too long: 250")
         assert message.endswith("(counted in the first 1000000 of 3000000 characters)")
+
+
+@pytest.mark.parametrize("times", [300_000, 6_000_000])
+def test_millions_of_characters_are_counted(real_words: Running, times: int) -> None:
+    with real_words.client() as client:
+        few, many = (
+            client.post("/v1/messages/count_tokens", json=body("word " * each)).json()
+            for each in (1000, times)
+        )
+        assert many["input_tokens"] - few["input_tokens"] == times - 1000
+        message = refused(client.post("/v1/messages", json=body("word " * times)))
+        assert message.endswith(f"(counted in the first 1000000 of {5 * times} characters)")
 
 
 def test_a_conversation_of_many_turns_is_counted(client: httpx.Client) -> None:

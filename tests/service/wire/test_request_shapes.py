@@ -260,6 +260,28 @@ def test_a_long_unknown_type_is_quoted_in_part() -> None:
     assert len(refusal(holding({"type": "x" * 100_000}))) < 200
 
 
+BLOCK = {"type": "text", "text": "x"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"system": [BLOCK] * 100_001}, "system"),
+        ({"tools": [{"name": "a", "input_schema": {}}] * 100_001}, "tools"),
+        *(
+            ({"messages": [{"role": role, "content": [BLOCK] * 100_001}]}, "messages.0.content")
+            for role in ("user", "assistant", "system")
+        ),
+        (
+            holding({"type": "tool_result", "tool_use_id": "a", "content": [BLOCK] * 100_001}),
+            "messages.0.content.0.content",
+        ),
+    ],
+)
+def test_a_list_may_have_as_many_items_as_messages(fields: dict[str, Any], path: str) -> None:
+    assert refusal(body(**fields)).startswith(f"{path}: List should have at most 100000 items")
+
+
 @pytest.mark.parametrize("kind", [MessagesRequest, CountTokensRequest])
 @pytest.mark.parametrize(
     "fields",
