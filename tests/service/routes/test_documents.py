@@ -85,6 +85,11 @@ def test_what_a_pdf_can_say_wrong_is_cleaned(shown: Any) -> None:
     assert "[Page 1]\nhyphe-nated\n" in shown(asked(document(split)))
 
 
+@pytest.mark.parametrize("media_type", ["APPLICATION/PDF", " application/pdf; charset=binary"])
+def test_media_types_are_compared_by_their_names(shown: Any, media_type: str) -> None:
+    assert TEXT in shown(asked(document(PDF, media_type)))
+
+
 def test_plain_text_may_come_as_base64(shown: Any) -> None:
     given = document("\ufeffZoë\nb".encode(), "text/plain")
     assert shown(asked(given)) == shown(asked(plain("Zoë\nb")))
@@ -156,7 +161,7 @@ def test_base64_is_strict(client: httpx.Client, data: str, reason: str) -> None:
         (plain(PDF.decode("latin-1")), "said to be text/plain, and is a PDF"),
         (plain(ENCODED), "said to be text/plain, and is a PDF"),
         (document(b"\n" + PDF, "text/plain"), "said to be text/plain, and is a PDF"),
-        (document(b"\xef\xbb\xbf" + PDF, "text/plain"), "said to be text/plain, and is a PDF"),
+        (document(b"\xef\xbb\xbf" + PDF, "Text/Plain"), "said to be text/plain, and is a PDF"),
         (plain("\n\ufeff" + PDF.decode("latin-1")), "said to be text/plain, and is a PDF"),
         (plain(f"\n{ENCODED}"), "said to be text/plain, and is a PDF"),
         (document(b"\x7fELF\2\0", "text/plain"), "said to be text/plain, and is binary"),
