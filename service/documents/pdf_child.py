@@ -15,6 +15,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import cast
 
 import orjson
 import pypdfium2 as pdfium
@@ -30,7 +31,7 @@ from service.documents.limits import (
 # A hyphen at the end of a line, as pdfium tells it; the two lines are one then.
 _HYPHEN = "\ufffe"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\uffff]")
-_UNOPENED: dict[int | None, str] = {
+_UNOPENED = {
     pdfium_c.FPDF_ERR_PASSWORD: "is password protected; send it without a password",
     pdfium_c.FPDF_ERR_SECURITY: (
         "is encrypted, and not in the standard way with a password; send it without encryption"
@@ -107,7 +108,7 @@ def _opened(data: bytes) -> pdfium.PdfDocument:
     try:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as error:
-        code: int | None = error.err_code
+        code = cast(int, error.err_code)
         raise _Refused(_UNOPENED.get(code, "is damaged and cannot be opened; mend it")) from error
     # Only of use for forms: it makes what fields show, where the PDF has just their values.
     with suppress(pdfium.PdfiumError):
