@@ -10,6 +10,7 @@ from werkzeug.http import parse_options_header
 from werkzeug.sansio.multipart import Data, Epilogue, Field, File, MultipartDecoder, NeedData
 
 from service.errors import ApiError
+from service.media_type import bare
 from service.streamed_body import PIECE_BYTES
 from storage.files import Upload
 
@@ -123,7 +124,7 @@ def _boundary(content_type: str | None) -> bytes:
 
 def _mime_type(given: str | None, filename: str) -> str:
     """As the part has it, or by the name where it does not say."""
-    kind = parse_options_header(given)[0].lower()
+    kind = bare(given or "")
     if kind in ("", _ANY_BYTES):
         return _TYPES.guess_type(filename)[0] or _ANY_BYTES
     if not _MIME_TYPE.fullmatch(kind):

@@ -13,6 +13,7 @@ from service.errors import ApiError
 
 _PDF_MARK = b"%PDF-"
 _PDF_MARK_WITHIN_BYTES = 1024  # readers are that forgiving
+_BLANKS = b"\xef\xbb\xbf \t\r\n\f\v"  # the byte order mark, and white space
 # Each may take a core and `MOST_MEMORY_BYTES`.
 _AT_ONCE = 2
 
@@ -42,6 +43,8 @@ class Documents:
     async def _text(self, source: Source, path: str, scope: str, left: "_Left") -> str:
         began = anyio.current_time()
         try:
+            if left.seconds <= 0:  # what was read last may have taken more than was left
+                raise TimeoutError
             with anyio.fail_after(left.seconds):
                 media = await self._sources.media(source, path, scope)
                 _check(media, path)
@@ -55,8 +58,9 @@ class Documents:
             ) from error
         except PdfRefused as error:
             raise ApiError.invalid(f"{path}: the PDF {error}") from error
+        finally:
+            left.seconds -= anyio.current_time() - began
         left.pages -= pdf.pages
-        left.seconds -= anyio.current_time() - began
         if left.pages < 0:
             raise ApiError.invalid(
                 f"{path}: with this PDF the request has more than {MOST_PAGES} pages; send fewer"
@@ -74,7 +78,8 @@ class _Left:
 
 def _check(media: Media, path: str) -> None:
     """Raises ApiError 400 unless it may be what it is said to be."""
-    is_pdf = _PDF_MARK in media.data[:_PDF_MARK_WITHIN_BYTES]
+    begin = media.data[:_PDF_MARK_WITHIN_BYTES]
+    is_pdf = _PDF_MARK in begin
     fault = None
     if len(media.data) > MOST_BYTES:
         fault = f"it has more than {MOST_MIB} MiB; send part of it"
@@ -85,13 +90,18 @@ def _check(media: Media, path: str) -> None:
         )
     elif media.media_type == "application/pdf" and not is_pdf:
         fault = "it is said to be application/pdf, and is no PDF; say text/plain if it is text"
-    elif media.media_type == "text/plain" and media.data.startswith(_PDF_MARK):
+    elif media.media_type == "text/plain" and begin.lstrip(_BLANKS).startswith(_PDF_MARK):
         fault = "it is said to be text/plain, and is a PDF; say application/pdf"
     if fault is not None:
         raise ApiError.invalid(f"{path}: {fault}")
 
 
 def _plain(data: bytes, path: str) -> str:
+    if b"\0" in data:
+        raise ApiError.invalid(
+            f"{path}: it is said to be text/plain, and is binary: it has NUL bytes; send its text"
+            " as UTF-8"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

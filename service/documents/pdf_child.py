@@ -14,6 +14,8 @@ import re
 import resource
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import cast
 
 import orjson
 import pypdfium2 as pdfium
@@ -29,7 +31,18 @@ from service.documents.limits import (
 # A hyphen at the end of a line, as pdfium tells it; the two lines are one then.
 _HYPHEN = "\ufffe"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\uffff]")
-_LOCKED = {pdfium_c.FPDF_ERR_PASSWORD, pdfium_c.FPDF_ERR_SECURITY}
+_UNOPENED = {
+    pdfium_c.FPDF_ERR_PASSWORD: "is password protected; send it without a password",
+    pdfium_c.FPDF_ERR_SECURITY: (
+        "is encrypted, and not in the standard way with a password; send it without encryption"
+    ),
+    # All was well, and there was nothing to show.
+    pdfium_c.FPDF_ERR_SUCCESS: "has no pages",
+}
+# Annotations that say nothing themselves; most PDFs have no others.
+_WORDLESS = {pdfium_c.FPDF_ANNOT_LINK, pdfium_c.FPDF_ANNOT_POPUP}
+
+_OTHERS = 1000  # more objects than a page has
 
 
 class _Refused(Exception):
@@ -66,15 +79,22 @@ def _text(pages: list[str]) -> str:
 def _pages(data: bytes) -> Iterator[str]:
     """The text of each page, in order."""
     document = _opened(data)
-    if len(document) > MOST_PAGES:
-        raise _Refused(f"has {len(document)} pages, at most {MOST_PAGES} are read; send part of it")
+    counted = len(document)
+    if counted > MOST_PAGES and _loads(document, MOST_PAGES):
+        raise _Refused(f"has {counted} pages, at most {MOST_PAGES} are read; send part of it")
     left = MOST_CHARACTERS
-    for index in range(len(document)):
+    for index in range(counted):
         try:
-            page = document[index]
+            page = _shown(document, index)
             texts = page.get_textpage()
         except pdfium.PdfiumError as error:
-            raise _Refused(f"is damaged: its page {index + 1} cannot be read; mend it") from error
+            if not _is_only_counted(document, index):
+                raise _Refused(
+                    f"is damaged: its page {index + 1} cannot be read; mend it"
+                ) from error
+            if not index:
+                raise _Refused("has no pages") from error
+            return
         left -= texts.count_chars()
         if left < 0:
             raise _Refused(f"has more than {MOST_CHARACTERS} characters of text; send part of it")
@@ -88,12 +108,55 @@ def _opened(data: bytes) -> pdfium.PdfDocument:
     try:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as error:
-        if error.err_code in _LOCKED:
-            raise _Refused("is password protected; send it without a password") from error
-        raise _Refused("is damaged and cannot be opened; mend it") from error
-    if not len(document):
-        raise _Refused("has no pages")
+        code = cast(int, error.err_code)
+        raise _Refused(_UNOPENED.get(code, "is damaged and cannot be opened; mend it")) from error
+    # Only of use for forms: it makes what fields show, where the PDF has just their values.
+    with suppress(pdfium.PdfiumError):
+        document.init_forms()
     return document
+
+
+def _shown(document: pdfium.PdfDocument, index: int) -> pdfium.PdfPage:
+    """The page, with what is written in its fields and notes, which is no text of a page until it
+    is made part of it."""
+    page = document[index]
+    if not _has_notes(page) or not pdfium_c.FPDFPage_Flatten(page, pdfium_c.FLAT_NORMALDISPLAY):
+        return page
+    page.close()
+    return document[index]
+
+
+def _has_notes(page: pdfium.PdfPage) -> bool:
+    for index in range(pdfium_c.FPDFPage_GetAnnotCount(page)):
+        note = pdfium_c.FPDFPage_GetAnnot(page, index)
+        kind = pdfium_c.FPDFAnnot_GetSubtype(note)
+        pdfium_c.FPDFPage_CloseAnnot(note)
+        if kind not in _WORDLESS:
+            return True
+    return False
+
+
+def _loads(document: pdfium.PdfDocument, index: int) -> bool:
+    try:
+        document[index].close()
+    except pdfium.PdfiumError:
+        return False
+    return True
+
+
+def _is_only_counted(document: pdfium.PdfDocument, index: int) -> bool:
+    """Whether the PDF counts a page at `index`, where none could be read, and lists none: a page
+    added to the end of the list takes its place then."""
+    # In a file that is cut short, new objects get the numbers of the lost ones, which would be
+    # found so: others have those numbers before the page at the end, and are not as wide.
+    others = _OTHERS if index else 0
+    try:
+        for _ in range(others):
+            document.new_page(1, 1, 0).close()
+        document.new_page(2, 2).close()
+        return document[others + index].get_width() == 2
+    except pdfium.PdfiumError:
+        return False
 
 
 def _clean(text: str) -> str:

@@ -10,6 +10,7 @@ from service.documents.base64_data import decoded
 from service.documents.limits import MOST_BYTES, MOST_MIB
 from service.documents.urls import DocumentUrls
 from service.errors import ApiError
+from service.media_type import bare
 from service.wire.blocks import Base64Source, FileSource, UrlSource
 from storage.files import Files
 
@@ -41,7 +42,8 @@ class Sources:
         that says why it cannot be had: 404 for a file that is not there, 400 for the rest."""
         match source:
             case Base64Source(media_type=media_type, data=data):
-                return Media(media_type, await to_thread.run_sync(decoded, data, f"{path}.data"))
+                content = await to_thread.run_sync(decoded, data, f"{path}.data")
+                return Media(bare(media_type), content)
             case UrlSource(url=url):
                 if self._urls is None:
                     raise ApiError.invalid(

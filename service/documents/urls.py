@@ -13,6 +13,7 @@ from httpcore import SOCKET_OPTION
 
 from service.documents.limits import MOST_BYTES, MOST_MIB
 from service.errors import ApiError
+from service.media_type import bare
 
 Address = IPv4Address | IPv6Address
 
@@ -94,8 +95,8 @@ async def _followed(pool: httpcore.AsyncConnectionPool, url: str, path: str) -> 
                 continue
             if response.status != 200:
                 raise _refusal(path, f"was answered with status {response.status}")
-            media_type, _, _ = headers.get(b"content-type", "").partition(";")
-            return media_type.strip().lower(), await _body(response, path)
+            media_type = bare(headers.get(b"content-type", ""))
+            return media_type, await _body(response, path)
     raise _refusal(path, f"leads to more than {_MOST_REDIRECTS} redirects")
 
 

@@ -2,7 +2,7 @@
 
 import base64
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 PACKED = b"/Filter /FlateDecode"
@@ -25,16 +25,20 @@ def pdf(
     content: bytes = b"",
     font: bytes = b"",
     pages: int | None = None,
+    notes: Sequence[bytes] = (),
 ) -> bytes:
     """A PDF with a page for each of `contents`, or `pages` that go round them. The other arguments
     replace or add to what a good one has: in the page tree, the dictionaries of contents, the font.
+    `notes` are the dictionaries of fields and notes that stand on each page.
     """
     first = 5
     pages = len(contents) if pages is None else pages
     places = [first + len(contents) + index for index in range(pages)]
-    listed = b"[%s]" % b" ".join(b"%d 0 R" % each for each in places)
+    listed = _references(places)
+    noted = _references([first + len(contents) + pages + index for index in range(len(notes))])
+    form = b"/AcroForm << /Fields %s /DA (/F1 9 Tf) /DR << /Font << /F1 3 0 R >> >> >>" % noted
     objects = [
-        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Catalog /Pages 2 0 R %s >>" % (form if b"/FT" in b"".join(notes) else b""),
         b"<< /Type /Pages /Kids %s /Count %d >>"
         % (kids or listed, pages if count is None else count),
         b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica %s >>" % font,
@@ -42,9 +46,11 @@ def pdf(
         *(_stream(each, content) for each in contents),
         *(
             b"<< /Type /Page /Parent 2 0 R /MediaBox [%s] /Contents %d 0 R"
-            b" /Resources << /Font << /F1 3 0 R >> >> >>" % (box, first + index % len(contents))
+            b" /Resources << /Font << /F1 3 0 R >> >> /Annots %s >>"
+            % (box, first + index % len(contents), noted)
             for index in range(pages)
         ),
+        *(b"<< /Type /Annot /Rect [72 600 172 620] %s >>" % each for each in notes),
     ]
     file = bytearray(b"%PDF-1.7\n")
     offsets: list[int] = []
@@ -68,6 +74,11 @@ def packed(data: bytes, times: int = 1) -> bytes:
 def bomb(mebibytes: int) -> bytes:
     """A small PDF whose page has so many zeros."""
     return pdf(zlib.compress(packed(bytes(1 << 20), mebibytes), 9), content=TWICE_PACKED)
+
+
+def encrypted(how: bytes) -> bytes:
+    """A PDF that says so, and is as it would be without."""
+    return pdf(PAGE).replace(b"trailer << ", b"trailer << /Encrypt %s " % how)
 
 
 def document(data: bytes, media_type: str = "application/pdf", **more: Any) -> dict[str, Any]:
@@ -99,6 +110,10 @@ def handed(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def _references(numbers: Sequence[int]) -> bytes:
+    return b"[%s]" % b" ".join(b"%d 0 R" % each for each in numbers)
+
+
 def _stream(data: bytes, fields: bytes) -> bytes:
     return b"<< /Length %d %s >>\nstream\n%s\nendstream" % (len(data), fields, data)
 
@@ -112,9 +127,23 @@ _UNICODE = (
 
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "an inline image without its end": (lambda: pdf(b"BI /W 1 /H 1 ID " + b"x" * 2000), "no text"),
-    "a page tree that holds itself": (lambda: pdf(PAGE, kids=b"[2 0 R]", count=1), "damaged"),
+    "a page tree that holds itself": (lambda: pdf(PAGE, kids=b"[2 0 R]", count=1), "has no pages"),
     "pages that are missing": (lambda: pdf(PAGE, kids=b"[9999 0 R]"), "damaged"),
-    "no pages": (lambda: pdf(PAGE, pages=0), "damaged"),
+    "a last page that is missing": (
+        lambda: pdf(PAGE, kids=b"[6 0 R 9999 0 R]", count=2),
+        "damaged: its page 2 cannot be read",
+    ),
+    "a lost page with the next number": (
+        lambda: pdf(PAGE, kids=b"[6 0 R 7 0 R 8 0 R]", count=3),
+        "damaged: its page 2 cannot be read",
+    ),
+    "pages that are only counted": (lambda: pdf(PAGE, pages=0, count=3), "has no pages"),
+    "a lock without a password": (lambda: encrypted(b"<< >>"), "is encrypted, and not in"),
+    "a lock for certificates": (
+        lambda: encrypted(b"<< /Filter /Adobe.PubSec >>"),
+        "is encrypted, and not in",
+    ),
+    "no pages": (lambda: pdf(PAGE, pages=0), "has no pages"),
     "half of a file": (lambda: pdf(PAGE)[:200], "damaged"),
     "nothing but a mark": (lambda: b"%PDF-1.7", "damaged"),
     "no text": (lambda: pdf(b"0 0 100 100 re f"), "no text"),

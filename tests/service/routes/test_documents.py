@@ -85,6 +85,29 @@ def test_what_a_pdf_can_say_wrong_is_cleaned(shown: Any) -> None:
     assert "[Page 1]\nhyphe-nated\n" in shown(asked(document(split)))
 
 
+def test_what_is_written_in_fields_and_notes_is_read_with_their_page(shown: Any) -> None:
+    field = b"/Subtype /Widget /F 4 /FT /Tx /T (name) /V (Ada)"
+    note = b"/Subtype /FreeText /F 4 /Contents (seen) /AP << /N 6 0 R >>"
+    link = b"/Subtype /Link"
+    appearance = (
+        b"/Type /XObject /Subtype /Form /BBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >>"
+    )
+    for notes, text in (([field], "Ada"), ([note], "seen"), ([link, note, field], "seen Ada")):
+        filled = pdf(drawn("Name:"), drawn("seen"), pages=1, content=appearance, notes=notes)
+        assert f"[Page 1] Name: {text} What" in " ".join(shown(asked(document(filled))).split())
+
+
+def test_pages_that_are_only_counted_are_not_missed(shown: Any) -> None:
+    for count in (2, 1000):
+        told = pdf(drawn("one"), count=count)
+        assert shown(asked(document(told))) == shown(asked(plain("[Page 1]\none")))
+
+
+@pytest.mark.parametrize("media_type", ["APPLICATION/PDF", " application/pdf; charset=binary"])
+def test_media_types_are_compared_by_their_names(shown: Any, media_type: str) -> None:
+    assert TEXT in shown(asked(document(PDF, media_type)))
+
+
 def test_plain_text_may_come_as_base64(shown: Any) -> None:
     given = document("\ufeffZoë\nb".encode(), "text/plain")
     assert shown(asked(given)) == shown(asked(plain("Zoë\nb")))
@@ -155,6 +178,13 @@ def test_base64_is_strict(client: httpx.Client, data: str, reason: str) -> None:
         (document(PDF, "text/plain"), "said to be text/plain, and is a PDF"),
         (plain(PDF.decode("latin-1")), "said to be text/plain, and is a PDF"),
         (plain(ENCODED), "said to be text/plain, and is a PDF"),
+        (document(b"\n" + PDF, "text/plain"), "said to be text/plain, and is a PDF"),
+        (document(b"\xef\xbb\xbf" + PDF, "Text/Plain"), "said to be text/plain, and is a PDF"),
+        (plain("\n\ufeff" + PDF.decode("latin-1")), "said to be text/plain, and is a PDF"),
+        (plain(f"\n{ENCODED}"), "said to be text/plain, and is a PDF"),
+        (document(b"\x7fELF\2\0", "text/plain"), "said to be text/plain, and is binary"),
+        (document(b"PK\3\4\0", "text/plain"), "said to be text/plain, and is binary"),
+        (plain("PK\3\4\0"), "said to be text/plain, and is binary"),
         (document(b"Dear all"), "said to be application/pdf, and is no PDF"),
         (document(b"a\xff", "text/plain"), "is not UTF-8 (at byte 1)"),
         (document(b"\x89PNG", "image/png"), "of the type 'image/png' are not read"),
