@@ -42,8 +42,6 @@ _UNOPENED = {
 # Annotations that say nothing themselves; most PDFs have no others.
 _WORDLESS = {pdfium_c.FPDF_ANNOT_LINK, pdfium_c.FPDF_ANNOT_POPUP}
 
-_OTHERS = 1000  # more objects than a page has
-
 
 class _Refused(Exception):
     pass
@@ -79,22 +77,15 @@ def _text(pages: list[str]) -> str:
 def _pages(data: bytes) -> Iterator[str]:
     """The text of each page, in order."""
     document = _opened(data)
-    counted = len(document)
-    if counted > MOST_PAGES and _loads(document, MOST_PAGES):
-        raise _Refused(f"has {counted} pages, at most {MOST_PAGES} are read; send part of it")
+    if len(document) > MOST_PAGES:
+        raise _Refused(f"has {len(document)} pages, at most {MOST_PAGES} are read; send part of it")
     left = MOST_CHARACTERS
-    for index in range(counted):
+    for index in range(len(document)):
         try:
             page = _shown(document, index)
             texts = page.get_textpage()
         except pdfium.PdfiumError as error:
-            if not _is_only_counted(document, index):
-                raise _Refused(
-                    f"is damaged: its page {index + 1} cannot be read; mend it"
-                ) from error
-            if not index:
-                raise _Refused("has no pages") from error
-            return
+            raise _Refused(f"is damaged: its page {index + 1} cannot be read; mend it") from error
         left -= texts.count_chars()
         if left < 0:
             raise _Refused(f"has more than {MOST_CHARACTERS} characters of text; send part of it")
@@ -134,29 +125,6 @@ def _has_notes(page: pdfium.PdfPage) -> bool:
         if kind not in _WORDLESS:
             return True
     return False
-
-
-def _loads(document: pdfium.PdfDocument, index: int) -> bool:
-    try:
-        document[index].close()
-    except pdfium.PdfiumError:
-        return False
-    return True
-
-
-def _is_only_counted(document: pdfium.PdfDocument, index: int) -> bool:
-    """Whether the PDF counts a page at `index`, where none could be read, and lists none: a page
-    added to the end of the list takes its place then."""
-    # In a file that is cut short, new objects get the numbers of the lost ones, which would be
-    # found so: others have those numbers before the page at the end, and are not as wide.
-    others = _OTHERS if index else 0
-    try:
-        for _ in range(others):
-            document.new_page(1, 1, 0).close()
-        document.new_page(2, 2).close()
-        return document[others + index].get_width() == 2
-    except pdfium.PdfiumError:
-        return False
 
 
 def _clean(text: str) -> str:

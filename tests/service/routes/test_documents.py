@@ -97,12 +97,6 @@ def test_what_is_written_in_fields_and_notes_is_read_with_their_page(shown: Any)
         assert f"[Page 1] Name: {text} What" in " ".join(shown(asked(document(filled))).split())
 
 
-def test_pages_that_are_only_counted_are_not_missed(shown: Any) -> None:
-    for count in (2, 1000):
-        told = pdf(drawn("one"), count=count)
-        assert shown(asked(document(told))) == shown(asked(plain("[Page 1]\none")))
-
-
 @pytest.mark.parametrize("media_type", ["APPLICATION/PDF", " application/pdf; charset=binary"])
 def test_media_types_are_compared_by_their_names(shown: Any, media_type: str) -> None:
     assert TEXT in shown(asked(document(PDF, media_type)))
