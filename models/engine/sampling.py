@@ -10,6 +10,9 @@ Sampler = Callable[[mx.array, int], mx.array]
 # Colder than this changes no draw, but would overflow float32.
 _COLDEST = 1e-9
 
+# Half of the least step between random numbers of 32 bits: 0 would win against any logit.
+_LEAST_UNIFORM = 2.0**-33
+
 
 def sampler(*, temperature: float, top_p: float, top_k: int, seed: int) -> Sampler:
     """A function (logits [1, vocabulary], index of the generated token) → token id [1].
@@ -29,9 +32,23 @@ def sampler(*, temperature: float, top_p: float, top_k: int, seed: int) -> Sampl
             scaled = _keep_best(scaled, top_k)
         if top_p < 1:
             scaled = _keep_nucleus(scaled, top_p)
-        return mx.random.categorical(scaled, key=_key(seed, index))
+        return mx.argmax(scaled + _gumbel(scaled.shape, _key(seed, index)), axis=-1)
 
     return sample
+
+
+def _gumbel(shape: tuple[int, ...], key: mx.array) -> mx.array:
+    """Gumbel noise (float32): the best of logits + noise is drawn by softmax(logits).
+
+    Each token has its own noise, so logits that are rounded otherwise (a pass of more rows, other
+    hardware) draw another token only where two were about to tie. Inverting the cumulative
+    distribution, as `mx.random.categorical` does, they move every token's interval.
+
+    Large noise decides, and comes from uniform numbers near 0, where float32 has all 32 random
+    bits; near 1 it has 24, and large vocabularies would tie.
+    """
+    uniform = mx.maximum(mx.random.uniform(shape=shape, key=key), _LEAST_UNIFORM)
+    return -mx.log(-mx.log1p(-uniform))
 
 
 def _keep_best(logits: mx.array, count: int) -> mx.array:
