@@ -186,11 +186,13 @@ def _measure_rounds(options: argparse.Namespace, model: nn.Module, tokens: int) 
             rollback = Rollback(caches)
             rows = mx.concatenate([mx.array(ids[-1:], mx.uint32), drafts])
             chosen = mx.argmax(model(rows[None], cache=caches), axis=-1)[0]
-            mx.async_eval(chosen)
-            drafts, chosen = drafts.tolist(), chosen.tolist()
+            drawn = mx.concatenate([drafts[: accepted - 1], chosen[accepted - 1 :]])
+            mx.async_eval(drawn)
+            companion.draft_ahead(drafts, drawn)
+            drawn = drawn.tolist()
             if accepted < _DRAFTER_BLOCK:
                 rollback.drop(_DRAFTER_BLOCK - accepted)
-            ids += [*drafts[: accepted - 1], chosen[accepted - 1]]
+            ids += drawn[:accepted]
             companion.follow(np.array(ids[:-1], np.uint32))
             times.append((time.perf_counter() - started, drafted - started))
         whole, drafting = (statistics.median(each) for each in zip(*times[4:], strict=True))

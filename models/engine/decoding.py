@@ -118,11 +118,13 @@ class Decoding:
         state, started = self._state, time.perf_counter()
         rollback = Rollback(state.layers)
         logits = self._pass(mx.concatenate([mx.array([value], mx.uint32), mx.array(draft.ids)]))
-        mx.async_eval(logits)
+        read = self._read_all(logits, draft)
         drafts, ids, accepted = draft.ids.tolist(), [value], 0
         while True:
-            row = logits[accepted : accepted + 1]
-            drawn = self._draw_after(ids[-1], row, self._index + len(ids))
+            row, ahead = logits[accepted : accepted + 1], None
+            if read is not None:
+                ahead = mx.array(read[accepted : accepted + 1], mx.uint32)
+            drawn = self._draw_after(ids[-1], row, self._index + len(ids), ahead)
             token = int(drawn.item())
             if accepted == len(drafts) or token != drafts[accepted]:
                 break
@@ -141,6 +143,19 @@ class Decoding:
         self._speculation.verified(draft, accepted, time.perf_counter() - started)
         self._stepped_at = None
         return ids
+
+    def _read_all(self, logits: mx.array, draft: Draft) -> list[int] | None:
+        """The draws from all rows of a verification, where that takes no longer than from one: on
+        a device that goes on with the next drafts while these are read. None elsewhere, and where
+        each waits for what the guide makes of the one before."""
+        assert self._speculation is not None
+        if not self._speculation.runs_ahead or not (self._guide is None or self._guide.is_free):
+            mx.async_eval(logits)
+            return None
+        drawn = self._sample(logits, self._index + 1)
+        mx.async_eval(logits, drawn)
+        self._speculation.verifying(draft, drawn)
+        return drawn.tolist()
 
     def _pass(self, ids: mx.array) -> mx.array:
         """The logits after each of the tokens, [tokens, vocabulary]."""

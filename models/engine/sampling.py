@@ -15,7 +15,8 @@ _LEAST_UNIFORM = 2.0**-33
 
 
 def sampler(*, temperature: float, top_p: float, top_k: int, seed: int) -> Sampler:
-    """A function (logits [1, vocabulary], index of the generated token) → token id [1].
+    """A function (logits [rows, vocabulary], index of the first of these generated tokens) → token
+    ids [rows].
 
     Temperature first, then the `top_k` best, then the smallest set whose probability reaches
     `top_p`: the order of Hugging Face's warpers. Temperature 0 is greedy; `top_k` 0 and `top_p` 1
@@ -32,13 +33,14 @@ def sampler(*, temperature: float, top_p: float, top_k: int, seed: int) -> Sampl
             scaled = _keep_best(scaled, top_k)
         if top_p < 1:
             scaled = _keep_nucleus(scaled, top_p)
-        return mx.argmax(scaled + _gumbel(scaled.shape, _key(seed, index)), axis=-1)
+        return mx.argmax(scaled + _noise(scaled.shape, seed, index), axis=-1)
 
     return sample
 
 
-def _gumbel(shape: tuple[int, ...], key: mx.array) -> mx.array:
-    """Gumbel noise (float32): the best of logits + noise is drawn by softmax(logits).
+def _noise(shape: tuple[int, ...], seed: int, index: int) -> mx.array:
+    """Gumbel's (float32), for logits of that shape: the best of logits + noise is drawn by
+    softmax(logits).
 
     Each token has its own noise, so logits that are rounded otherwise (a pass of more rows, other
     hardware) draw another token only where two were about to tie. Inverting the cumulative
@@ -47,8 +49,9 @@ def _gumbel(shape: tuple[int, ...], key: mx.array) -> mx.array:
     Large noise decides, and comes from uniform numbers near 0, where float32 has all 32 random
     bits; near 1 it has 24, and large vocabularies would tie.
     """
-    uniform = mx.maximum(mx.random.uniform(shape=shape, key=key), _LEAST_UNIFORM)
-    return -mx.log(-mx.log1p(-uniform))
+    keys = [_key(seed, index + row) for row in range(shape[0])]
+    uniform = mx.stack([mx.random.uniform(shape=shape[1:], key=key) for key in keys])
+    return -mx.log(-mx.log1p(-mx.maximum(uniform, _LEAST_UNIFORM)))
 
 
 def _keep_best(logits: mx.array, count: int) -> mx.array:

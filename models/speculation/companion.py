@@ -11,11 +11,10 @@ import mlx.nn as nn
 import numpy as np
 import orjson
 from mlx.utils import tree_flatten
-from mlx_lm.models.cache import KVCache
 
 from models.speculation.companion_config import CompanionConfig
 from models.speculation.dflash import DFlash
-from models.speculation.drafter import Drafter, Ids, Offer
+from models.speculation.drafter import Drafter, Drafts, Ids, Offer
 from models.speculation.hidden_states import HiddenStates
 from models.speculation.target import body_of, head_of, rows_of
 
@@ -45,7 +44,9 @@ class Companion(Drafter):
         self._window = 0 if 0 in config.windows else max(config.windows)
         self._scope = ""
         self._tokens: Ids = np.zeros(0, np.uint32)  # that the target has seen
-        self._restart(0)
+        self._context = network.context(0)
+        self._ahead: mx.array | None = None  # drafts for the round after the one that is under way
+        self._ready: mx.array | None = None  # for this one
 
     @classmethod
     def load(cls, folder: Path, target: nn.Module) -> "Companion":
@@ -77,33 +78,47 @@ class Companion(Drafter):
 
     def begin(self, scope: str, tokens: Ids) -> None:
         self._take()
-        count = len(tokens)
-        follows = scope == self._scope and self._first <= count <= self._end
+        self._ahead = self._ready = None
+        count, context = len(tokens), self._context
+        follows = scope == self._scope and context.first <= count <= context.end
         if follows and np.array_equal(self._tokens[:count], tokens):
-            for cache in self._caches:
-                cache.trim(self._end - count)
-            self._end = count
+            context.end_at(count)
         else:
-            self._restart(count)
+            self._context = self._network.context(count)
         self._scope, self._tokens = scope, tokens
 
     def follow(self, tokens: Ids) -> None:
         self._tokens = tokens
-        self._states.keep(len(tokens) - self._end)
+        self._ready, self._ahead = self._ahead, None
+        self._context.end_at(len(tokens))
+        self._states.keep(len(tokens) - self._context.end)
         if self._states.tokens >= _PENDING_TOKENS:
             self._take()
-            mx.async_eval([each.state for each in self._caches])
+            mx.async_eval(self._context.layers)
 
     def offer(self, tokens: Ids) -> Offer | None:
         return Offer(self, "companion", _CHANCE, self._config.block - 1, passes=1)
 
     def draft(self, tokens: Ids, width: int) -> mx.array:
+        ready, self._ready = self._ready, None
+        if ready is not None:
+            return ready[:width]
         self._take()
-        assert self._end == len(tokens) - 1
-        known, block = int(tokens[-1]), self._config.block
-        ids = mx.array([[known] + [self._config.mask_id] * (block - 1)])
-        embedded = self._embed(ids) * self._config.embedding_scale
-        hidden = self._network(embedded, self._end, self._caches)[0, 1 : 1 + width]
+        assert self._context.end == len(tokens) - 1
+        return self._drafts(mx.array(tokens[-1]), mx.array(self._context.length), width)
+
+    def draft_ahead(self, drafts: Drafts, drawn: mx.array) -> None:
+        self._take()
+        accepted = mx.sum(mx.cumprod(mx.array(drafts) == drawn[:-1]))
+        length = self._context.length - len(drafts) + accepted
+        self._ahead = self._drafts(drawn[accepted], length, self._config.block - 1)
+
+    def _drafts(self, known: mx.array, length: mx.array, width: int) -> mx.array:
+        """Those after the `known` token, when the context has that length; both are scalars."""
+        masks = mx.full(self._config.block - 1, self._config.mask_id, known.dtype)
+        block = self._embed(mx.concatenate([known[None], masks])[None])
+        block *= self._config.embedding_scale
+        hidden = self._network(block, length, self._context)[0, 1 : 1 + width]
         logits, selects = self._head(hidden), self._config.selector is not None
         if not selects:
             best = mx.argmax(logits, axis=-1)
@@ -121,24 +136,17 @@ class Companion(Drafter):
         logits, cap = logits * self._config.output_multiplier, self._config.softcap
         return mx.tanh(logits / cap) * cap if cap else logits
 
-    def _restart(self, position: int) -> None:
-        self._caches = [KVCache() for _ in self._config.windows]
-        self._first = self._end = position  # of the context, which ends before the latter
-
     def _take(self) -> None:
-        """What the target has seen belongs to the context."""
-        states = self._states.take()
+        """What the target has seen belongs to the context. Of that a layer with a window sees, one
+        token less than the window has; and the last ones may be drafts that turn out to be wrong.
+        """
+        states, context = self._states.take(), self._context
         if states is None:
             return
-        # One token is none of the window's: the one that looks.
-        if (needless := states.shape[1] - self._window + 1) > 0 and self._window:
+        most = self._window - 1 + self._config.block
+        if self._window and (needless := states.shape[1] - most) > 0:
             states = states[:, needless:]
-            self._restart(self._end + needless)
-        self._network.extend(states, self._end, self._caches)
-        self._end += states.shape[1]
-        if self._window and self._end - self._first > 2 * self._window:
-            self._first = self._end - self._window + 1
-            for cache in self._caches:
-                kept = slice(cache.offset - self._window + 1, cache.offset)
-                cache.keys, cache.values = cache.keys[..., kept, :], cache.values[..., kept, :]
-                cache.offset = self._window - 1
+            context = self._context = self._network.context(context.end + needless)
+        self._network.extend(states, context)
+        if self._window and context.length > 2 * most:
+            context.keep_last(most)

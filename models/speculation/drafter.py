@@ -54,3 +54,8 @@ class Drafter:
     def draft(self, tokens: Ids, width: int) -> Drafts:
         """The drafts of the offer that was just made, `width` of them."""
         raise NotImplementedError
+
+    def draft_ahead(self, drafts: Drafts, drawn: Any) -> None:
+        """Begin with what `draft` is going to be asked for after the round under way, whose pass
+        over its last token and `drafts`, uint32 [n], is queued. `drawn`, uint32 [n + 1], is what
+        the model says in the places after them. The device may still be computing both."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,8 @@ class Speculation:
     Drafts come from the text, or from a `drafter` that has weights, whichever promises more. The
     model has the state after `seen` tokens of the prompt from an earlier run of that `scope`. On a
     device beside the host, which `runs_ahead` of it, drafts are not waited for once it is known
-    what their verification takes: otherwise what they themselves take could not be told.
+    what their verification takes: otherwise what they themselves take could not be told. And the
+    next ones are begun before it is known which of them are right.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Speculation:
         seen: int = 0,
         runs_ahead: bool = False,
     ) -> None:
-        self._runs_ahead = runs_ahead
+        self.runs_ahead = runs_ahead
         self._text, self._policy = Text(prompt), Policy(costs)
         self._drafter = drafter
         self._drafters = [PromptLookup(), *([] if drafter is None else [drafter])]
@@ -91,9 +93,15 @@ class Speculation:
             return None
         offer, width = chosen
         ids = offer.drafter.draft(tokens, min(width, most))
-        if is_read or not self._runs_ahead or not self._policy.knows(len(ids)):
+        if is_read or not self.runs_ahead or not self._policy.knows(len(ids)):
             ids = np.asarray(ids)
         return Draft(ids, offer, len(ids), time.perf_counter() - started)
+
+    def verifying(self, draft: Draft, drawn: Any) -> None:
+        """The pass over the draft is queued, with what is `drawn` in its places and after it. What
+        has drafted now probably will again."""
+        if draft.offer is not None:
+            draft.offer.drafter.draft_ahead(draft.ids, drawn)
 
     def refused(self, draft: Draft) -> None:
         """A grammar allows none of the draft."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from mlx_lm.models.cache import KVCache
 from mlx_lm.utils import load_model
 
 from models.speculation.companion_config import CompanionConfig
@@ -193,9 +192,9 @@ def test_the_engine_drafts_the_same_from_what_was_written(
     network.set_dtype(mx.float32)
     embedding = mx.array(target.embedding.numpy())
     block = mx.array([[int(cycles.ids[0, 30]), *[trained.plan.mask_id] * 7]])
-    caches = [KVCache() for _ in network.layers]
-    network.extend(mx.array(cycles.features[:1, :30].numpy()), 0, caches)
-    hidden = network(embedding[block], 30, caches)[0, 1:]
+    context = network.context(0)
+    network.extend(mx.array(cycles.features[:1, :30].numpy()), context)
+    hidden = network(embedding[block], mx.array(30), context)[0, 1:]
     drafts = draft_ids[mx.argmax(hidden @ embedding[draft_ids].T, axis=-1)]
 
     with torch.no_grad():

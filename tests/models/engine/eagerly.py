@@ -13,6 +13,7 @@ from models.engine.protocol import JobEvent, Run
 from tests.models.engine.on_mlx import Counting, _next_logits, _plain, generate, resident
 
 _WIDTHS = (3, 7, 1, 5)
+_RIGHT = (0, 2, 7, 1, 4)  # of the drafts, at least, where the answer is known
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,21 @@ class Drafted:
 
 
 class _Eager(Counting):
-    """Drafts with a drafter whenever it can."""
+    """Drafts with a drafter whenever it can, and ahead if so told. Of an `answer` that is known,
+    the first drafts become right ones."""
 
-    def __init__(self, drafter: Any, prompt: Sequence[int], scope: str, seen: int) -> None:
+    def __init__(
+        self, drafter: Any, run: Run, seen: int, ahead: bool, answer: Sequence[int]
+    ) -> None:
         from models.speculation.text import Text
 
         super().__init__()
+        self.runs_ahead = ahead
         self._made: list[tuple[tuple[int, ...], Any]] = []
-        self._drafter, self._text = drafter, Text(prompt)
-        self._widths = itertools.cycle(_WIDTHS)
-        drafter.begin(scope, self._text.ids[:seen])
+        self._drafter, self._text = drafter, Text(run.prompt)
+        self._widths, self._right = itertools.cycle(_WIDTHS), itertools.cycle(_RIGHT)
+        self._known = [*run.prompt, *answer]
+        drafter.begin(run.scope, self._text.ids[:seen])
 
     def draft(
         self, token: int, most: int, forced: Sequence[int] = (), *, is_read: bool = False
@@ -45,7 +51,11 @@ class _Eager(Counting):
         tokens = self._text.before(token)
         ids = self._drafter.draft(tokens, min(next(self._widths), most))
         self._made.append((tuple(tokens.tolist()), ids))
-        return Draft(ids)
+        right = self._known[len(tokens) :][: min(next(self._right), len(ids))]
+        return Draft(np.concatenate([np.array(right, np.uint32), ids[len(right) :]]))
+
+    def verifying(self, draft: Any, drawn: Any) -> None:
+        self._drafter.draft_ahead(draft.ids, drawn)
 
     @property
     def drafted(self) -> list[Drafted]:
@@ -60,10 +70,17 @@ class _Eager(Counting):
 
 
 def eagerly(
-    folder: Path, drafter: Path, run: Run, after: int | None = None
+    folder: Path,
+    drafter: Path,
+    run: Run,
+    after: int | None = None,
+    *,
+    ahead: bool = False,
+    answer: Sequence[int] = (),
 ) -> tuple[list[JobEvent], list[Drafted]]:
     """The events of a run, suspended once there are so many of them, and all that was drafted."""
-    return _with(resident(folder, drafter=drafter).drafter, folder, drafter, run, after)
+    own = resident(folder, drafter=drafter).drafter
+    return _with(own, folder, drafter, run, after, ahead, answer)
 
 
 def by_constants(folder: Path, ids: Sequence[int], runs: Sequence[Run]) -> list[list[JobEvent]]:
@@ -78,13 +95,19 @@ def by_constants(folder: Path, ids: Sequence[int], runs: Sequence[Run]) -> list[
 
 
 def _with(
-    drafter: Any, folder: Path, weights: Path | None, run: Run, after: int | None
+    drafter: Any,
+    folder: Path,
+    weights: Path | None,
+    run: Run,
+    after: int | None,
+    ahead: bool = False,
+    answer: Sequence[int] = (),
 ) -> tuple[list[JobEvent], list[Drafted]]:
     model = resident(folder, drafter=weights)
     made: list[_Eager] = []
 
     def eager(state: Any) -> _Eager:
-        made.append(_Eager(drafter, state.run.prompt, state.run.scope, len(state.ids)))
+        made.append(_Eager(drafter, state.run, len(state.ids), ahead, answer))
         return made[-1]
 
     usual, model.speculation = model.speculation, eager

@@ -76,6 +76,7 @@ class Counting:
     """As `Speculation`, without a policy: it counts what comes of its drafts."""
 
     may_draft = True
+    runs_ahead = False
 
     def __init__(self) -> None:
         self._counts = dict.fromkeys(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tests.support.random_weights import write_random_weights
 from tests.support.tiny_companion import write_tiny_companion
 
 Companions = Callable[..., Path]
+Eagerly = Callable[..., Any]
 KINDS: dict[str, dict[str, Any]] = {
     "DFlash": {},
     "DFlash with frequent tokens": {"draft_ids": range(1, 200, 3)},
@@ -57,6 +59,12 @@ def companion(tmp_path_factory: pytest.TempPathFactory) -> Companions:
     return write
 
 
+@pytest.fixture(params=[False, True], ids=["", "ahead"])
+def drafting(request: pytest.FixtureRequest) -> Eagerly:
+    """With drafts made once the last round is known, and with those begun before that."""
+    return partial(eagerly, ahead=request.param)
+
+
 def check_drafts(
     mlx: OnMlx, target: Path, companion: Path, drafted: list[Drafted], first: int = 0
 ) -> None:
@@ -72,24 +80,31 @@ def check_drafts(
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_companion_drafts_what_its_network_makes_of_the_states(
-    mlx: OnMlx, tiny: Path, companion: Companions, kind: str
+    mlx: OnMlx, drafting: Eagerly, tiny: Path, companion: Companions, kind: str
 ) -> None:
     run = run_of(prompt_of(30), 40, temperature=1.0, top_k=20)
-    events, drafted = mlx(eagerly, tiny, companion(tiny, kind), run)
-    assert tokens_of(events) == tokens_of(mlx(serially, tiny, run))
-    assert len(drafted) > 20
+    answer = tokens_of(mlx(serially, tiny, run))
+    events, drafted = mlx(partial(drafting, answer=answer), tiny, companion(tiny, kind), run)
+    assert tokens_of(events) == answer
+    assert ending(events).stats.accepted_tokens > 10
+    assert len(drafted) > 10
     check_drafts(mlx, tiny, companion(tiny, kind), drafted)
 
 
 @pytest.mark.parametrize("kept", [20, 8])
 def test_a_companion_goes_on_where_its_last_run_and_the_prompt_part(
-    mlx: OnMlx, tiny: Path, companion: Companions, request: pytest.FixtureRequest, kept: int
+    mlx: OnMlx,
+    drafting: Eagerly,
+    tiny: Path,
+    companion: Companions,
+    request: pytest.FixtureRequest,
+    kept: int,
 ) -> None:
     folder = companion(tiny, "DFlash")
     first = run_of(prompt_of(30), 20, scope=request.node.nodeid)
-    answer = tokens_of(mlx(eagerly, tiny, folder, first)[0])
+    answer = tokens_of(mlx(drafting, tiny, folder, first)[0])
     following = run_of(prompt_of(30) + answer[:kept] + prompt_of(7), 20, scope=first.scope)
-    events, drafted = mlx(eagerly, tiny, folder, following)
+    events, drafted = mlx(drafting, tiny, folder, following)
     assert ending(events).stats.reused_tokens >= 29 + kept
     check_drafts(mlx, tiny, folder, drafted)
 
@@ -109,13 +124,13 @@ def test_without_the_states_of_what_was_cached_a_companion_begins_after_it(
 
 
 def test_a_run_that_was_suspended_is_drafted_for_from_where_it_goes_on(
-    mlx: OnMlx, tiny: Path, companion: Companions, request: pytest.FixtureRequest
+    mlx: OnMlx, drafting: Eagerly, tiny: Path, companion: Companions, request: pytest.FixtureRequest
 ) -> None:
     folder = companion(tiny, "DFlash")
     run = run_of(prompt_of(30), 40, scope=request.node.nodeid, temperature=1.0)
     answer = tokens_of(mlx(serially, tiny, replace(run, scope="")))
-    part, _ = mlx(eagerly, tiny, folder, run, 12)
-    rest, drafted = mlx(eagerly, tiny, folder, resumed(run, part))
+    part, _ = mlx(drafting, tiny, folder, run, 12)
+    rest, drafted = mlx(drafting, tiny, folder, resumed(run, part))
     assert tokens_of(part) + tokens_of(rest) == answer
     check_drafts(mlx, tiny, folder, drafted)
 
@@ -128,12 +143,12 @@ def architecture(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.mark.parametrize("settings", sorted(SETTINGS))
 def test_whatever_the_target_is_a_companion_changes_no_answer(
-    mlx: OnMlx, architecture: Path, companion: Companions, settings: str
+    mlx: OnMlx, drafting: Eagerly, architecture: Path, companion: Companions, settings: str
 ) -> None:
     """Windows of the targets are 32 tokens long."""
     kind = {"greedy": "DFlash with a window", "sampled": "DFlash2"}[settings]
     run = run_of(prompt_of(60), 24, **SETTINGS[settings])
-    events, drafted = mlx(eagerly, architecture, companion(architecture, kind), run)
+    events, drafted = mlx(drafting, architecture, companion(architecture, kind), run)
     assert tokens_of(events) == tokens_of(mlx(serially, architecture, run))
     assert drafted
 
@@ -180,12 +195,12 @@ def test_a_draft_model_knows_the_conversation_from_its_last_run(
 
 
 def test_a_guided_answer_that_ends_is_the_same_with_a_companion(
-    mlx: OnMlx, tiny: Path, companion: Companions
+    mlx: OnMlx, drafting: Eagerly, tiny: Path, companion: Companions
 ) -> None:
     spec = GuideSpec((Constrained(json_calls_grammar(TOOLS), 1), Ended()))
     for settings in SETTINGS.values():
         run = run_of(prompt_of(12), 400, guide=spec.as_json(), stop_ids=(STOP,), **settings)
-        events, _ = mlx(eagerly, tiny, companion(tiny, "DFlash2"), run)
+        events, _ = mlx(drafting, tiny, companion(tiny, "DFlash2"), run)
         assert tokens_of(events) == tokens_of(mlx(serially, tiny, run))
         assert tokens_of(events)[-1] == STOP
 
