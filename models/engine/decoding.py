@@ -155,7 +155,7 @@ class Decoding:
         drawn = self._sample(logits, self._index + 1)
         mx.async_eval(logits, drawn)
         self._speculation.verifying(draft, drawn)
-        return drawn.tolist()
+        return np.asarray(drawn).tolist()
 
     def _pass(self, ids: mx.array) -> mx.array:
         """The logits after each of the tokens, [tokens, vocabulary]."""

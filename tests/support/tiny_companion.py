@@ -20,11 +20,13 @@ def write_tiny_companion(
     *,
     second: bool = False,
     window: int = 0,
+    everywhere: bool = False,
     causal: bool = False,
     draft_ids: Sequence[int] | None = None,
     target_layers: Sequence[int] = (0, 1),
 ) -> Path:
-    """For the model in `target`. With a `window`, its last layer sees no more than that."""
+    """For the model in `target`. With a `window`, its last layer sees no more than that,
+    or all do, `everywhere`."""
     folder.mkdir(parents=True)
     model = json.loads((target / "config.json").read_text())
     model = model.get("text_config", model)
@@ -54,7 +56,8 @@ def write_tiny_companion(
         "dflash_config": own,
     }
     if window:
-        kinds = ["full_attention"] * (_LAYERS - 1) + ["sliding_attention"]
+        others = "sliding_attention" if everywhere else "full_attention"
+        kinds = [others] * (_LAYERS - 1) + ["sliding_attention"]
         config |= {"layer_types": kinds, "sliding_window": window}
     weights = _weights(hidden, vocabulary, len(target_layers), second)
     if draft_ids is not None:

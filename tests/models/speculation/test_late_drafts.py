@@ -31,6 +31,7 @@ class OnDevice:
 class Device(Drafter):
     def __init__(self) -> None:
         self.last = OnDevice()
+        self.ahead: list[Drafts] = []
 
     def offer(self, tokens: Ids) -> Offer:
         return Offer(self, "device", 0.9, WIDTH, passes=1)
@@ -38,6 +39,9 @@ class Device(Drafter):
     def draft(self, tokens: Ids, width: int) -> Drafts:
         self.last = OnDevice()
         return self.last
+
+    def draft_ahead(self, drafts: Drafts, drawn: Any) -> None:
+        self.ahead.append(drafts)
 
 
 def known(costs: StepCosts, cost: float = 1.2) -> StepCosts:
@@ -80,6 +84,17 @@ def test_they_are_waited_for_where_that_costs_nothing(how: str) -> None:
     draft = drafted(made, is_read=a_grammar_reads)
     assert device.last.was_read
     assert not draft.is_late
+
+
+def test_only_what_has_drafted_begins_with_the_next_drafts() -> None:
+    device = Device()
+    made = speculation(known(StepCosts()), device)
+    forced = made.draft(5000, WIDTH, [5, 6])
+    assert forced is not None
+    made.verifying(forced, None)
+    assert device.ahead == []
+    made.verifying(drafted(made), None)
+    assert device.ahead == [device.last]
 
 
 def test_what_a_round_took_beyond_its_verification_was_drafting() -> None:
