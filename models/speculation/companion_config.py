@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _ARCHITECTURES = {"DFlashDraftModel": 1, "DFlash2DraftModel": 2}
+MOST_IN_BLOCK = 256  # tokens; published ones have 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,9 @@ class CompanionConfig:
             raise ValueError("has no ascending target_layer_ids")
         if len(kinds) != depth:
             raise ValueError(f"has {len(kinds)} layer_types for {depth} layers")
+        block = int(value("block_size"))
+        if not 2 <= block <= MOST_IN_BLOCK:
+            raise ValueError(f"has a block_size of {block}, which is not 2 to {MOST_IN_BLOCK}")
         return cls(
             hidden=int(value("hidden_size")),
             feed_forward=int(value("intermediate_size")),
@@ -95,7 +99,7 @@ class CompanionConfig:
             rope_theta=float(rope.get("rope_theta") or value("rope_theta")),
             rope_scaling=config.get("rope_scaling"),
             context=int(value("max_position_embeddings", 1 << 20)),
-            block=int(value("block_size")),
+            block=block,
             mask_id=int(value("mask_token_id")),
             windows=tuple(window if each else 0 for each in slides),
             causal=tuple(each if is_causal is None else is_causal for each in slides),

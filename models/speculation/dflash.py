@@ -18,11 +18,11 @@ import mlx.nn as nn
 from mlx_lm.models.activations import swiglu
 from mlx_lm.models.rope_utils import initialize_rope
 
-from models.speculation.companion_config import CompanionConfig
+from models.speculation.companion_config import MOST_IN_BLOCK, CompanionConfig
 
 KeysAndValues = tuple[mx.array, mx.array]  # of a layer, each [1, heads, tokens, head]
 
-_GROWTH = 256  # places; more than any block has
+_GROWTH = MOST_IN_BLOCK  # places that are added when there are none left
 
 
 class Context:

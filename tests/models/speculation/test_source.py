@@ -14,6 +14,8 @@ from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from tests.support.tiny_companion import write_tiny_companion
 from tests.support.tiny_qwen import write_tiny_qwen
 
+OWN = {"target_layer_ids": [0, 1], "mask_token_id": 0}
+
 
 @pytest.fixture
 def target(tmp_path: Path) -> Checkpoint:
@@ -61,6 +63,8 @@ def test_what_is_not_there_is_refused(target: Checkpoint, tmp_path: Path) -> Non
         (lambda folder: change(folder, num_target_layers=30), "of 30 layers, and target has 2"),
         (lambda folder: change(folder, dflash_config={}), "says no target_layer_ids"),
         (lambda folder: change(folder, dflash_config=[]), "says no target_layer_ids"),
+        (lambda folder: change(folder, dflash_config=OWN | {"block_size": 1}), "1, .* 2 to 256"),
+        (lambda folder: change(folder, dflash_config=OWN | {"block_size": 257}), "of 257"),
         (lambda folder: change(folder, head_dim="wide"), "config.json invalid literal"),
         (lambda folder: change(folder, layer_types=["full_attention"]), "1 layer_types for 2"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no \\*.safetensors"),
