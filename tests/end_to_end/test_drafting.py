@@ -5,17 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.endless import without_end
 from tests.support.messages import body
 from tests.support.running import REPOSITORY, real_service
+from tests.support.tiny_checkpoint import write_tiny_checkpoint
 from tests.support.tiny_companion import write_tiny_companion
 
 
-def test_what_drafts_is_told_and_its_drafts_are_counted(tiny: Path, tmp_path: Path) -> None:
-    companion = write_tiny_companion(tmp_path / "companion", tiny)
+def test_what_drafts_is_told_and_its_drafts_are_counted(tmp_path: Path) -> None:
+    # Long enough that the policy tries a draft.
+    model = without_end(write_tiny_checkpoint(tmp_path / "model"))
+    companion = write_tiny_companion(tmp_path / "companion", model)
     options = ("--draft-model", str(companion))
-    with real_service(tiny, tmp_path / "data", *options) as service, service.client() as client:
-        answer = client.post("/v1/messages", json=body(max_tokens=30)).raise_for_status().json()
-        assert answer["usage"]["output_tokens"] > 1
+    with real_service(model, tmp_path / "data", *options) as service, service.client() as client:
+        client.post("/v1/messages", json=body(max_tokens=60)).raise_for_status()
         runtime = client.get("/v1/runtime").json()
         latest = client.get("/v1/runs?limit=1").json()["data"][0]
         assert service.run(latest["id"])["telemetry"]["drafted_tokens"] > 0
