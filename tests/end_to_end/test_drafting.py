@@ -18,7 +18,8 @@ def test_what_drafts_is_told_and_its_drafts_are_counted(tmp_path: Path) -> None:
     companion = write_tiny_companion(tmp_path / "companion", model)
     options = ("--draft-model", str(companion))
     with real_service(model, tmp_path / "data", *options) as service, service.client() as client:
-        client.post("/v1/messages", json=body(max_tokens=60)).raise_for_status()
+        answer = client.post("/v1/messages", json=body(max_tokens=60)).raise_for_status().json()
+        assert answer["usage"]["output_tokens"] == 60
         runtime = client.get("/v1/runtime").json()
         latest = client.get("/v1/runs?limit=1").json()["data"][0]
         assert service.run(latest["id"])["telemetry"]["drafted_tokens"] > 0
